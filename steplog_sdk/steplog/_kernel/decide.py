@@ -1,0 +1,174 @@
+"""What to do with a submitted effect: the only place where a step is allowed, returned or refused.
+
+`decide` is pure. It looks at the folded log, at what this dispatch has submitted so far, and at the effect; it never
+changes any of them. The recorder carries its answer out.
+
+The order of the questions is the policy:
+
+1. Is the step finished in the log? Then its recorded outcome is the answer, for ever. Two exceptions: its failure ended
+   the run (resuming after an outage means trying again), or its result cannot be given back.
+2. Did a dead process leave it running? Then its idempotency mode says whether it may run again.
+3. Is it new, although the log holds another step at this very place that the program has not asked for? Then the
+   program no longer does what it did, and stops before any further effect.
+4. Otherwise it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, RUNNING, RunState, StepState
+
+# What a mode permits, from least to most. The stricter of the recorded and the declared mode counts, with one
+# exception in `_orphan_mode`: code that newly declares a step safe settles what an older revision left in doubt.
+_STRICTNESS: Final = {"safe": 0, "keyed": 1, "verify": 2, "unsafe": 3}
+
+
+class Effect(NamedTuple):
+    """An effect as it is submitted, reduced to what a decision needs.
+
+    Attributes:
+        id: its step id.
+        kind: llm_call, tool_call or local.
+        target: model id, tool name or local name.
+        scope: id of the enclosing step, or "".
+        after: the step that last finished in the same context, or None.
+        mode: idempotency mode that the code declares.
+    """
+
+    id: str
+    kind: str
+    target: str
+    scope: str
+    after: str | None
+    mode: str
+
+
+class Replay(NamedTuple):
+    """Return the recorded outcome of this step."""
+
+    step: StepState
+
+
+class Proceed(NamedTuple):
+    """Run the effect as attempt number `attempt`; with `verify`, ask the tool first whether it has happened."""
+
+    attempt: int
+    verify: bool = False
+
+
+class Halt(NamedTuple):
+    """Stop the run.
+
+    Attributes:
+        reason: indeterminate, drift or unreplayable.
+        step: the recorded step concerned, or None where the run had ended.
+        missed: for drift: ids of recorded steps that the program has not asked for, in recorded order.
+    """
+
+    reason: str
+    step: StepState | None = None
+    missed: tuple[str, ...] = ()
+
+
+Decision = Replay | Proceed | Halt
+
+
+def decide(state: RunState, seen: Collection[str], effect: Effect, *, on_drift: str = "halt") -> Decision:
+    """Decide on an effect.
+
+    Args:
+        state: the folded log.
+        seen: ids of the steps that this dispatch has submitted so far.
+        effect: the effect; its id may or may not be in the log.
+        on_drift: `halt`, `warn` or `run`; with the latter two a new step runs although the log holds another one.
+    """
+    step = state.steps.get(effect.id)
+    if step is None:
+        return _new(state, seen, effect, on_drift)
+    if step.status in FINISHED:
+        return _finished(state, step, effect)
+    if step.status in (RUNNING, INDETERMINATE) or step.orphan:
+        return _unfinished(step, effect)
+    return Proceed(step.attempt + 1)
+
+
+def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
+    if step.status == FAILED and step.id in state.retry:
+        return Proceed(step.attempt + 1)
+    outcome = step.finished or {}
+    if step.status == DONE and ("unreplayable" in outcome or "redacted" in outcome):
+        if step.mode == "safe" and effect.mode == "safe":
+            return Proceed(step.attempt + 1)
+        return Halt("unreplayable", step)
+    return Replay(step)
+
+
+def _unfinished(step: StepState, effect: Effect) -> Decision:
+    if step.allowed:
+        return Proceed(step.attempt + 1)
+    if step.status == RUNNING:
+        # The same id cannot be submitted twice in one dispatch, so this one is running under a writer we replaced.
+        return Halt("indeterminate", step)
+    mode = _orphan_mode(step.mode, effect.mode)
+    if mode == "unsafe":
+        return Halt("indeterminate", step)
+    return Proceed(step.attempt + 1, verify=mode == "verify")
+
+
+def _orphan_mode(recorded: str, declared: str) -> str:
+    if declared in ("safe", "verify"):
+        # Editing the code is the author's word that a repeat is harmless, or a way to find out.
+        return declared if recorded != "safe" else _stricter(recorded, declared)
+    return _stricter(recorded, declared)
+
+
+def _stricter(one: str, other: str) -> str:
+    if {one, other} == {"safe", "keyed"}:
+        # The first attempt was sent without a key that the receiver could recognise it by, but it was also declared
+        # harmless to repeat, so the key may be used from now on.
+        return "keyed"
+    if "keyed" in (one, other) and one != other:
+        # A key only protects when every attempt carried it.
+        return "unsafe"
+    return one if _STRICTNESS.get(one, 3) >= _STRICTNESS.get(other, 3) else other
+
+
+def _new(state: RunState, seen: Collection[str], effect: Effect, on_drift: str) -> Decision:
+    if on_drift != "halt":
+        return Proceed(1)
+    missed = unasked(state, seen, effect.scope, effect.after)
+    if missed or state.completed_once:
+        nearest = _nearest(state, missed, effect)
+        return Halt("drift", nearest, missed)
+    return Proceed(1)
+
+
+def unasked(state: RunState, seen: Collection[str], scope: str, after: str | None) -> tuple[str, ...]:
+    """Steps that the log holds at a place and that this dispatch has not submitted.
+
+    A step counts when it finished (and is not to be attempted again), or when it is in doubt: a program that silently
+    leaves out an effect which may have happened has left its log as well.
+    """
+    missed = []
+    for step_id in state.followers.get((scope, after), ()):
+        if step_id in seen or step_id in state.retry:
+            continue
+        step = state.steps[step_id]
+        if step.status in FINISHED or (step.orphan and step.mode != "safe" and not step.allowed):
+            missed.append(step_id)
+    return tuple(missed)
+
+
+def _nearest(state: RunState, missed: tuple[str, ...], effect: Effect) -> StepState | None:
+    candidates = [state.steps[step_id] for step_id in missed]
+    for same in (
+        lambda step: (step.kind, step.target) == (effect.kind, effect.target),
+        lambda step: step.kind == effect.kind,
+        lambda _step: True,
+    ):
+        for step in candidates:
+            if same(step):
+                return step
+    return None

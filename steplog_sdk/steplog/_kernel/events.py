@@ -1,0 +1,46 @@
+"""The facts a log is made of.
+
+An event is a past fact. Event types are open for addition: a reader passes types it does not know through. `ts` is
+for people; nothing in steplog decides by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+FORMAT: Final = "steplog/1"
+
+RUN_CREATED: Final = "run.created"
+RUN_CLAIMED: Final = "run.claimed"
+RUN_SUSPENDED: Final = "run.suspended"
+RUN_ENDED: Final = "run.ended"
+STEP_STARTED: Final = "step.started"
+STEP_FINISHED: Final = "step.finished"
+STEP_SKIPPED: Final = "step.skipped"
+STEP_RESOLVED: Final = "step.resolved"
+DRIFT_ACCEPTED: Final = "drift.accepted"
+LOG_RECOVERED: Final = "log.recovered"
+
+
+class Event(NamedTuple):
+    """One line of a log.
+
+    Attributes:
+        seq: position in the log, from 0 without gaps.
+        type: past-tense name.
+        step: step id, or None for an event of the run.
+        epoch: which writer wrote it; grows by one with every `run.claimed`.
+        ts: ISO 8601 in UTC, for people only.
+        data: JSON object; its keys depend on `type`.
+        prev: seal of the line before (32 hex digits).
+        h: this line's own seal (32 hex digits).
+    """
+
+    seq: int
+    type: str
+    step: str | None
+    epoch: int
+    ts: str
+    data: dict[str, Any]
+    prev: str
+    h: str

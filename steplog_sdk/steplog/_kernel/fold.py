@@ -1,0 +1,269 @@
+"""State is a fold over the log. It is never stored as truth.
+
+Two rules:
+
+1. Everything that changes a run's state is an event, and `_TRANSITIONS` is the whole list of what an event changes.
+2. Folding the head of a log and then its tail gives what folding the whole gives. So a saved state plus the events
+   behind it is as good as the log, and a wrong or missing saved state costs speed only.
+
+A step that a dead process left running comes back as `pending` with `orphan` set when the next writer claims the run;
+one that is not declared safe to repeat comes back as `indeterminate`. What may be done with either is decided in
+`decide`. Nothing here reads `ts`: clocks step back, and a fold that compared them would depend on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from steplog._kernel import events as ev
+from steplog._kernel.events import Event
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+DONE: Final = "done"
+FAILED: Final = "failed"
+INDETERMINATE: Final = "indeterminate"
+
+FINISHED: Final = frozenset({DONE, FAILED})
+
+# A run in one of these replays whole; anything new in it is drift. A failed or suspended run goes on instead.
+CLOSED_OUTCOMES: Final = frozenset({"completed", "escalated", "cancelled"})
+
+
+@dataclass(slots=True)
+class StepState:
+    """What the log says of one step.
+
+    Attributes:
+        id: the step id.
+        kind: llm_call, tool_call or local.
+        target: model id, tool name or local name.
+        scope: id of the enclosing step, or "".
+        after: id of the step that last finished in the same context when this one was submitted, or None.
+        mode: idempotency mode of the newest attempt.
+        status: pending, running, done, failed, skipped or indeterminate.
+        attempt: number of the newest attempt, from 1.
+        orphan: a dead process left it running, or an operator allowed it once more.
+        allowed: an operator said that the next attempt may run whatever the mode.
+        started: data of its newest `step.started`.
+        finished: data of its newest `step.finished` or `step.resolved`, or None.
+        started_seq: sequence number of its first `step.started`.
+        finished_seq: sequence number of the event that finished it, or None.
+        started_ts: timestamp of its newest start, for people.
+        finished_ts: timestamp of its end, for people.
+    """
+
+    id: str
+    kind: str
+    target: str
+    scope: str
+    after: str | None
+    mode: str
+    status: str
+    attempt: int
+    started: dict[str, Any]
+    started_seq: int
+    started_ts: str
+    orphan: bool = False
+    allowed: bool = False
+    finished: dict[str, Any] | None = None
+    finished_seq: int | None = None
+    finished_ts: str | None = None
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the log says of one run.
+
+    Attributes:
+        run_id: the run.
+        status: new, running, suspended, completed, escalated, failed or cancelled.
+        reason: reason code of a suspended or ended run, or None.
+        created: data of `run.created`.
+        ended: data of the newest `run.ended` or `run.suspended`, or None while it runs.
+        epoch: epoch of the newest claim; 0 in a new log.
+        claim: data of the newest claim.
+        seq: sequence number of the newest event; -1 in a new log.
+        head: seal of the newest event, or None in a new log.
+        first_ts: timestamp of the first event, for people.
+        last_ts: timestamp of the newest event, for people.
+        steps: every step by id, in the order in which they first started.
+        retry: ids of failed steps whose failure ended the run; they may be attempted again.
+        completed_once: the run has ended for good before; it replays and nothing more.
+        followers: ids of steps by (scope, after), in the order of their first start.
+    """
+
+    run_id: str = ""
+    status: str = "new"
+    reason: str | None = None
+    created: dict[str, Any] = field(default_factory=dict)
+    ended: dict[str, Any] | None = None
+    epoch: int = 0
+    claim: dict[str, Any] = field(default_factory=dict)
+    seq: int = -1
+    head: str | None = None
+    first_ts: str = ""
+    last_ts: str = ""
+    steps: dict[str, StepState] = field(default_factory=dict)
+    retry: set[str] = field(default_factory=set)
+    completed_once: bool = False
+    followers: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+
+    def copy(self) -> RunState:
+        """A state that shares nothing mutable with this one, except event data, which nobody changes."""
+        return replace(
+            self,
+            steps={key: replace(step) for key, step in self.steps.items()},
+            retry=set(self.retry),
+            followers={key: list(ids) for key, ids in self.followers.items()},
+            live=set(self.live),
+        )
+
+
+def fold(log: Iterable[Event], state: RunState | None = None) -> RunState:
+    """State after `log`, starting from `state` (left as it is) or from an empty run."""
+    result = RunState() if state is None else state.copy()
+    for event in log:
+        apply(result, event)
+    return result
+
+
+def apply(state: RunState, event: Event) -> None:
+    """Advance `state` in place by one event. Types it does not know move only the head."""
+    state.seq = event.seq
+    state.head = event.h
+    state.last_ts = event.ts
+    if event.seq == 0:
+        state.first_ts = event.ts
+    transition = _TRANSITIONS.get(event.type)
+    if transition is not None:
+        transition(state, event)
+
+
+def _created(state: RunState, event: Event) -> None:
+    state.run_id = event.data.get("run_id", "")
+    state.created = event.data
+    state.status = RUNNING
+
+
+def _claimed(state: RunState, event: Event) -> None:
+    state.epoch = event.epoch
+    state.claim = event.data
+    state.status = RUNNING
+    state.reason = None
+    state.ended = None
+    for step_id in state.live:
+        step = state.steps[step_id]
+        step.orphan = True
+        step.status = INDETERMINATE if step.mode == "unsafe" else PENDING
+    state.live.clear()
+
+
+def _suspended(state: RunState, event: Event) -> None:
+    state.status = "suspended"
+    state.reason = event.data.get("reason")
+    state.ended = event.data
+
+
+def _ended(state: RunState, event: Event) -> None:
+    state.status = event.data.get("outcome", "failed")
+    state.reason = event.data.get("reason")
+    state.ended = event.data
+    state.completed_once = state.completed_once or state.status in CLOSED_OUTCOMES
+    state.retry.update(step for step in event.data.get("retry", ()) if step in state.steps)
+
+
+def _started(state: RunState, event: Event) -> None:
+    data = event.data
+    step_id = event.step or ""
+    known = state.steps.get(step_id)
+    if known is None:
+        after = data.get("after")
+        scope = data.get("scope", "")
+        state.steps[step_id] = StepState(
+            id=step_id,
+            kind=data.get("kind", ""),
+            target=data.get("target", ""),
+            scope=scope,
+            after=after,
+            mode=data.get("mode", "unsafe"),
+            status=RUNNING,
+            attempt=data.get("attempt", 1),
+            started=data,
+            started_seq=event.seq,
+            started_ts=event.ts,
+        )
+        state.followers.setdefault((scope, after), []).append(step_id)
+    else:
+        known.mode = data.get("mode", known.mode)
+        known.status = RUNNING
+        known.attempt = data.get("attempt", known.attempt + 1)
+        known.orphan = False
+        known.allowed = False
+        known.started = data
+        known.started_ts = event.ts
+        known.finished = None
+        known.finished_seq = None
+        known.finished_ts = None
+    state.live.add(step_id)
+    state.retry.discard(step_id)
+
+
+def _finished(state: RunState, event: Event) -> None:
+    step = state.steps.get(event.step or "")
+    if step is None:
+        return
+    _close(state, step, event, DONE if event.data.get("outcome") == "done" else FAILED)
+    # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
+    state.retry.update(retried for retried in event.data.get("retry", ()) if retried in state.steps)
+
+
+def _close(state: RunState, step: StepState, event: Event, status: str) -> None:
+    step.status = status
+    step.orphan = False
+    step.allowed = False
+    step.finished = event.data
+    step.finished_seq = event.seq
+    step.finished_ts = event.ts
+    state.live.discard(step.id)
+
+
+def _skipped(state: RunState, event: Event) -> None:
+    step = state.steps.get(event.step or "")
+    if step is None:
+        return
+    # The effect did not begin, so the step is as good as never submitted; only its attempt number is used up.
+    step.status = "skipped"
+    step.orphan = False
+    state.live.discard(step.id)
+
+
+def _resolved(state: RunState, event: Event) -> None:
+    step = state.steps.get(event.step or "")
+    if step is None:
+        return
+    how = event.data.get("how")
+    if how == "retry":
+        step.status = PENDING
+        step.orphan = True
+        step.allowed = True
+        step.finished = None
+        step.finished_seq = None
+        state.live.discard(step.id)
+    else:
+        _close(state, step, event, DONE if how == "done" else FAILED)
+
+
+_TRANSITIONS: Final[dict[str, Callable[[RunState, Event], None]]] = {
+    ev.RUN_CREATED: _created,
+    ev.RUN_CLAIMED: _claimed,
+    ev.RUN_SUSPENDED: _suspended,
+    ev.RUN_ENDED: _ended,
+    ev.STEP_STARTED: _started,
+    ev.STEP_FINISHED: _finished,
+    ev.STEP_SKIPPED: _skipped,
+    ev.STEP_RESOLVED: _resolved,
+}

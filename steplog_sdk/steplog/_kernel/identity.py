@@ -1,0 +1,58 @@
+"""Who a step is: its id follows from what is asked, not from when it is asked.
+
+Content decides identity, so reordered and parallel effects find their own results again, and a step inserted into a
+program does not shift the others. `occurrence` tells identical requests of one scope apart; it starts at zero on every
+dispatch, so a re-run that asks for the same things yields the same ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any, Final, Literal
+
+from steplog._kernel.canonical import canonical
+from steplog.errors import InvalidArgument
+
+Kind = Literal["llm_call", "tool_call", "local"]
+Mode = Literal["safe", "keyed", "verify", "unsafe"]
+
+MODES: Final[tuple[Mode, ...]] = ("safe", "keyed", "verify", "unsafe")
+
+# 26 base32 digits carry 130 bits: a collision needs about 2^65 steps in one run.
+_ID_DIGITS: Final = 26
+
+
+def args_hash(args: Any) -> str:
+    """SHA-256 (64 hex digits) of the canonical form of an argument tree.
+
+    Raises:
+        EncodeError: the tree holds something that JSON cannot.
+    """
+    return hashlib.sha256(canonical(args)).hexdigest()
+
+
+def step_id(scope: str, kind: str, target: str, hashed: str, occurrence: int) -> str:
+    """The id of a step: `s_` and 26 base32 digits of SHA-256 over its canonical identity.
+
+    Args:
+        scope: id of the enclosing step, or "".
+        kind: llm_call, tool_call or local.
+        target: model id, tool name or local name.
+        hashed: `args_hash` of the arguments.
+        occurrence: how many identical submissions this dispatch has made before in the scope.
+    """
+    digest = hashlib.sha256(canonical([scope, kind, target, hashed, occurrence])).digest()
+    return "s_" + base64.b32encode(digest)[:_ID_DIGITS].decode("ascii").lower()
+
+
+def check_mode(mode: str, owner: str) -> Mode:
+    """Return `mode` when it is one of the four, else raise InvalidArgument naming `owner`."""
+    if mode in MODES:
+        return mode
+    known = ", ".join(MODES)
+    message = (
+        f"{owner}: unknown idempotency mode {mode!r}. The modes are {known}.\n"
+        f'Write, for example: @steplog.step(mode="safe") for a tool that may be repeated after a crash.'
+    )
+    raise InvalidArgument(message)

@@ -1,0 +1,236 @@
+"""Every error that steplog raises.
+
+Two trees, because two kinds of reader exist:
+
+* `SteplogError` (an `Exception`) is for the program: it may catch one and go on.
+* `Interrupt` (a `BaseException`) is for whoever runs the program. Agent frameworks catch `Exception` around tools
+  and models and feed the text to the model; an interrupt must not become something that the model talks its way
+  around, so `except Exception` does not see it. It leaves the outermost run scope as `RunStopped`.
+
+Messages say what happened, what it means and what to do next. Every error carries its facts as attributes and can be
+pickled, because errors cross process boundaries and are themselves recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class _Facts:
+    """Keyword facts become attributes, and survive pickling; `BaseException` alone would drop them."""
+
+    run_id: str | None = None
+    step: str | None = None
+
+    def __init__(self, message: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))  # type: ignore[attr-defined]
+
+
+def _rebuild(cls: type[BaseException], args: tuple[Any, ...], facts: dict[str, Any]) -> BaseException:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class SteplogError(_Facts, Exception):
+    """Root of the errors that a program may catch.
+
+    Attributes:
+        run_id: the run concerned, or None.
+        step: the step id concerned, or None.
+    """
+
+
+class InvalidArgument(SteplogError, ValueError):
+    """A run id, mode, durability level or other argument that steplog does not accept."""
+
+
+class EncodeError(SteplogError, TypeError):
+    """A value that the log cannot hold. Nothing was written and no effect has begun.
+
+    Attributes:
+        path: where in the value, as `result.items[3].socket`.
+        type_name: the type that has no codec.
+    """
+
+    path: str = ""
+    type_name: str = ""
+
+
+class DecodeError(SteplogError):
+    """A recorded value that cannot be restored in this program, usually because its class is not imported.
+
+    Attributes:
+        path: where in the value.
+        type_name: `module:Class` as recorded.
+    """
+
+    path: str = ""
+    type_name: str = ""
+
+
+class UnknownRun(SteplogError, LookupError):
+    """No run of this name is in the store."""
+
+
+class UnknownStep(SteplogError, LookupError):
+    """No step of this name is in the run."""
+
+
+class RunBusy(SteplogError):
+    """Another writer holds the run; one run has one writer.
+
+    Attributes:
+        pid: the holder's process id, or None where the lock file does not say.
+        host: the holder's host name, or None.
+        since: when it took the run, ISO 8601, or None.
+    """
+
+    pid: int | None = None
+    host: str | None = None
+    since: str | None = None
+
+
+class StoreError(SteplogError):
+    """The store could not read or write: disk full, read-only, no permission, failed sync.
+
+    Attributes:
+        errno: the operating system's number, or None.
+        path: the file concerned, or None.
+    """
+
+    errno: int | None = None
+    path: str | None = None
+
+
+class ForkedWriter(StoreError):
+    """A forked child tried to write to the run of its parent."""
+
+
+class Corrupt(StoreError):
+    """A log that is damaged in a way a crash cannot cause. It is never repaired in silence.
+
+    Attributes:
+        path: the log file.
+        line: line number, from 1.
+        offset: byte offset of that line.
+        expected: the seal, sequence number or link that should stand there, or None.
+        found: what stands there, or None.
+        last_good_seq: sequence number of the last event that verifies, or None.
+    """
+
+    line: int = 0
+    offset: int = 0
+    expected: str | None = None
+    found: str | None = None
+    last_good_seq: int | None = None
+
+
+class Conflict(Corrupt):
+    """Two writers wrote to one log: a line proves itself but does not continue the chain."""
+
+
+class UnsupportedFormat(StoreError):
+    """A log of a newer format than this release can read.
+
+    Attributes:
+        found: the format that the log names.
+    """
+
+    found: str | None = None
+
+
+class BodyMissing(StoreError, LookupError):
+    """A body that a line names is not in the body store (pruned or lost).
+
+    Attributes:
+        sha256: its name.
+    """
+
+    sha256: str = ""
+
+
+class StepFailed(SteplogError):
+    """Stands for a recorded failure whose own exception cannot be rebuilt, or that an operator recorded.
+
+    Attributes:
+        type_name: the class of the original exception, or `resolved` when an operator settled the step.
+    """
+
+    type_name: str = ""
+
+
+class NotInRun(SteplogError, RuntimeError):
+    """An effect would escape the log: it happens outside every run, or its worker has lost the run."""
+
+
+class RunStopped(SteplogError):
+    """A run left its scope without finishing; `__cause__` is the interrupt that stopped it.
+
+    Attributes:
+        reason: reason code from the closed list in `Interrupt.reason`.
+        commands: the commands that settle it, in the order in which to try them.
+    """
+
+    reason: str = ""
+    commands: tuple[str, ...] = ()
+
+
+class Interrupt(_Facts, BaseException):
+    """Root of the signals that stop a run and that agent code must not swallow.
+
+    Attributes:
+        reason: one of `indeterminate`, `drift`, `unreplayable`, `lease_lost`, `log_failed`.
+        run_id: the run.
+        step: the step concerned, or None.
+        commands: commands that settle it.
+    """
+
+    reason: str = ""
+    commands: tuple[str, ...] = ()
+
+
+class Indeterminate(Interrupt):
+    """A step began, no outcome is recorded, and it is not declared safe to repeat: it may or may not have happened."""
+
+    reason = "indeterminate"
+
+
+class DriftDetected(Interrupt):
+    """The run asks for something else than its log holds at this place.
+
+    Attributes:
+        field: path of the first field that differs, or None where nothing comparable was recorded.
+        recorded: the recorded value at that path.
+        found: the value that the program has now.
+        nearest: id of the recorded step that was compared, or None.
+    """
+
+    reason = "drift"
+    field: str | None = None
+    recorded: Any = None
+    found: Any = None
+    nearest: str | None = None
+
+
+class Unreplayable(Interrupt):
+    """A step happened, but its result cannot be returned again: it could not be encoded, lost a secret, or was pruned."""
+
+    reason = "unreplayable"
+
+
+class LeaseLost(Interrupt):
+    """Another writer took the run over, or a stranger wrote to its log; this process may not write any more."""
+
+    reason = "lease_lost"
+
+
+class LogFailed(Interrupt):
+    """The log could not be written. An effect whose intent failed did not begin; one whose outcome failed is in doubt."""
+
+    reason = "log_failed"

@@ -325,7 +325,7 @@ def _nearest(exchanges: Iterable[Exchange], found: Any) -> str:
     mine = leaves(found)
     bodies = [(exchange.name, None if exchange.body is None else json.loads(exchange.body)) for exchange in exchanges]
     name, wanted = max(bodies, key=lambda pair: len(mine & leaves(pair[1])) / len(mine | leaves(pair[1])))
-    return f"The nearest is {name}: {first_difference(wanted, found) or 'it is equal, but has already answered'}"
+    return f"The nearest is {name}: {first_difference(wanted, found)}"
 
 
 def _append_line(file: str | Path, hit: Hit) -> None:

@@ -1,0 +1,1 @@
+"""steplog's tests; a package, so that they can share `tests.support`."""

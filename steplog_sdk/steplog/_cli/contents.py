@@ -1,0 +1,106 @@
+"""What stands behind the references of a line: bodies and large values, fetched for reading.
+
+Reading never fails because a body is gone. A missing one is shown as missing; the rest of the step is still worth
+looking at.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from steplog._runtime.pack import form_bytes, value_tree
+from steplog.errors import SteplogError
+
+if TYPE_CHECKING:
+    from steplog.stores.base import BodyStore
+
+# Encoded values of the user's program; everything else in an event was laid out by steplog.
+_VALUES: Final = frozenset({"args", "result", "value"})
+# Parameters of a request are the provider's own names and may be spelled like ours.
+_FOREIGN: Final = frozenset({"params"})
+
+
+def is_form(node: Any) -> bool:
+    """Whether a node of a detail tree stands for bytes."""
+    if not isinstance(node, dict) or len(node) != 1 + ("size" in node):
+        return False
+    return "json" in node or any(isinstance(node.get(key), str) for key in ("text", "base64", "body"))
+
+
+def references(data: dict[str, Any]) -> Iterator[str]:
+    """Names of the bodies that an event names.
+
+    What a program passed as arguments or got as a result may look like one of our references by accident, so inside
+    values only the reserved form counts, and inside a body's own JSON nothing does.
+    """
+    for key, node in data.items():
+        if key in _VALUES:
+            yield from _value_references(node)
+        elif key in _FOREIGN:
+            continue
+        elif is_form(node):
+            if "body" in node:
+                yield str(node["body"])
+        elif isinstance(node, dict):
+            yield from references(node)
+        elif isinstance(node, list):
+            yield from references(dict(enumerate(node)))  # type: ignore[arg-type]  # keys only need to be no value names
+
+
+def _value_references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict) and node.get("$steplog") == "body":
+        yield str(node["sha256"])
+
+
+class Contents:
+    """Fetches what the lines of a run refer to."""
+
+    def __init__(self, bodies: BodyStore) -> None:
+        self._bodies = bodies
+
+    def value(self, recorded: Any) -> Any:
+        """An encoded value as a JSON tree."""
+        try:
+            return value_tree(recorded, self._bodies)
+        except (SteplogError, ValueError) as error:
+            return _missing(recorded, error)
+
+    def form(self, form: dict[str, Any]) -> Any:
+        """Bytes as what they are: a JSON tree, text, or `{"base64": ...}`."""
+        try:
+            return _readable(form_bytes(form, self._bodies))
+        except (SteplogError, ValueError) as error:
+            return _missing(form, error)
+
+    def detail(self, node: Any) -> Any:
+        """A detail tree with every body in it fetched."""
+        if is_form(node):
+            return self.form(node)
+        if isinstance(node, dict):
+            return {key: self._item(key, item) for key, item in node.items()}
+        if isinstance(node, list):
+            return [self.detail(item) for item in node]
+        return node
+
+    def _item(self, key: str, item: Any) -> Any:
+        if key in _FOREIGN:
+            return item
+        return self.value(item) if key in _VALUES else self.detail(item)
+
+
+def _readable(data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _missing(reference: Any, error: Exception) -> dict[str, Any]:
+    return {"missing": reference, "why": str(error)}

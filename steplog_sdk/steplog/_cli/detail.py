@@ -1,0 +1,109 @@
+"""Everything that a log holds of one step, in the order in which a person asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steplog._cli import facts
+from steplog._cli.contents import Contents
+from steplog._kernel import events as ev
+from steplog._kernel.events import Event
+from steplog._kernel.fold import RunState, StepState
+
+# Where an outcome's own keys are shown; the rest of it is listed as it is, so that nothing recorded stays hidden.
+_SHOWN = frozenset(
+    {"outcome", "attempt", "result", "exchanges", "error", "parse", "usage", "model", "finish", "request_id", "status"}
+    | {"ms", "redacted", "unreplayable", "retry", "how", "by", "note"}
+)
+
+
+def step_detail(
+    state: RunState, step: StepState, events: list[Event], contents: Contents, *, live: bool
+) -> dict[str, Any]:
+    """The facts of a step with its input, output and every attempt."""
+    started, finished = step.started, step.finished or {}
+    own = [event for event in events if event.step == step.id]
+    return {
+        "run": state.run_id,
+        **facts.step_facts(step, live=live),
+        "scope": step.scope or None,
+        "args_hash": started.get("args_hash"),
+        "occurrence": started.get("occurrence"),
+        "idempotency_key": started.get("key"),
+        "input": input_of(started, contents),
+        "output": output_of(finished, contents),
+        "parse": finished.get("parse"),
+        "model": finished.get("model") or _requested_model(step),
+        "parameters": _parameters(started),
+        "finish": finished.get("finish"),
+        "status_code": finished.get("status"),
+        "request_id": finished.get("request_id"),
+        "redacted": finished.get("redacted"),
+        "unreplayable": finished.get("unreplayable"),
+        "by": finished.get("by"),
+        "note": finished.get("note"),
+        "more": contents.detail({key: value for key, value in finished.items() if key not in _SHOWN}) or None,
+        "attempts": attempts_of(own),
+        "inner": [inner.id for inner in state.steps.values() if inner.scope == step.id],
+    }
+
+
+def _requested_model(step: StepState) -> str | None:
+    return step.target if step.kind == "llm_call" else None
+
+
+def _parameters(started: dict[str, Any]) -> Any:
+    request = started.get("request")
+    return request.get("params") if isinstance(request, dict) else None
+
+
+def input_of(started: dict[str, Any], contents: Contents) -> Any:
+    """The request as it was sent, or the arguments as they were bound."""
+    if "request" in started:
+        return contents.detail(started["request"])
+    return contents.value(started.get("args"))
+
+
+def output_of(finished: dict[str, Any], contents: Contents) -> Any:
+    """What came back, before any parsing: the exchanges of a model call, or the encoded result of a tool."""
+    if "exchanges" in finished:
+        return contents.detail(finished["exchanges"])
+    return contents.value(finished.get("result"))
+
+
+def attempts_of(events: list[Event]) -> list[dict[str, Any]]:
+    """One entry for each start, with what became of it; events of other kinds are listed under the attempt."""
+    attempts: list[dict[str, Any]] = []
+    for event in events:
+        if event.type == ev.STEP_STARTED or not attempts:
+            attempts.append({"attempt": event.data.get("attempt", len(attempts) + 1), "events": []})
+        current = attempts[-1]
+        current["events"].append({"seq": event.seq, "type": event.type, "epoch": event.epoch, "ts": event.ts})
+        if event.type == ev.STEP_STARTED:
+            current.update(started=event.ts, epoch=event.epoch, outcome=None)
+        elif event.type in _ENDINGS:
+            current.update(_ending(event))
+    return attempts
+
+
+_ENDINGS = frozenset({ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED})
+
+
+def _ending(event: Event) -> dict[str, Any]:
+    data = event.data
+    word = {ev.STEP_SKIPPED: "skipped", ev.STEP_RESOLVED: f"settled: {data.get('how')}"}.get(event.type)
+    return {
+        "finished": event.ts,
+        "outcome": word or data.get("outcome"),
+        "error": _without_value(data.get("error")),
+        "ms": data.get("ms"),
+        "status_code": data.get("status"),
+        "request_id": data.get("request_id"),
+        "by": data.get("by"),
+        "note": data.get("note") or data.get("reason"),
+    }
+
+
+def _without_value(error: Any) -> Any:
+    """An error without its encoded form, which only the program that raised it can read."""
+    return {key: value for key, value in error.items() if key != "value"} if isinstance(error, dict) else error

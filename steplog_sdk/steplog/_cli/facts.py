@@ -1,0 +1,145 @@
+"""What the commands say of a run and its steps, as plain JSON values.
+
+The text and the JSON of a command are two forms of these, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
+
+IN_DOUBT: Final = "in doubt"
+INTERRUPTED: Final = "interrupted"
+TO_REPEAT: Final = "to repeat"
+
+
+def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
+    """The facts of a run.
+
+    Args:
+        state: the folded log.
+        holder: who holds the run now, or None where nobody does.
+    """
+    live = holder is not None
+    status = INTERRUPTED if state.status == RUNNING and not live else state.status
+    ended = state.ended or {}
+    return {
+        "run": state.run_id,
+        "status": status,
+        "reason": state.reason,
+        "goal": state.created.get("goal"),
+        "workflow": state.created.get("workflow"),
+        "version": state.created.get("version"),
+        "trigger": state.created.get("trigger"),
+        "durability": state.created.get("durability"),
+        "entry": state.created.get("entry"),
+        "python": state.created.get("python"),
+        "packages": state.created.get("packages"),
+        "epochs": state.epoch,
+        "events": state.seq + 1,
+        "started": state.first_ts,
+        "last": state.last_ts,
+        "seconds": _seconds(state, live=live),
+        "steps": _step_counts(state, live=live),
+        "tokens": _tokens(state.steps.values()),
+        "error": ended.get("error"),
+        "message": ended.get("message"),
+        "holder": holder,
+    }
+
+
+def _seconds(state: RunState, *, live: bool) -> float | None:
+    start, end = parse_time(state.first_ts), datetime.now(UTC) if live else parse_time(state.last_ts)
+    return None if start is None or end is None else round((end - start).total_seconds(), 3)
+
+
+def parse_time(text: str) -> datetime | None:
+    """The time that a log line states, or None where it states none; times only inform, so a bad one is no fault."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _step_counts(state: RunState, *, live: bool) -> dict[str, int]:
+    counts = Counter(step_status(step, live=live) for step in state.steps.values())
+    return {"total": len(state.steps), "done": counts.pop(DONE, 0), **dict(sorted(counts.items()))}
+
+
+def _tokens(steps: Iterable[StepState]) -> dict[str, int] | None:
+    totals: Counter[str] = Counter()
+    for step in steps:
+        for name, count in ((step.finished or {}).get("usage") or {}).items():
+            if isinstance(count, int):
+                totals[name] += count
+    return dict(totals) or None
+
+
+def step_status(step: StepState, *, live: bool) -> str:
+    """The status of a step as a person reads it.
+
+    A step that the log leaves running while nobody holds the run is an orphan already, although the next writer has
+    not said so yet.
+    """
+    if step.status == INDETERMINATE or (step.status == RUNNING and not live and step.mode == "unsafe"):
+        return IN_DOUBT
+    if (step.status == RUNNING and not live) or (step.status == PENDING and step.orphan):
+        return TO_REPEAT
+    return step.status
+
+
+def step_facts(step: StepState, *, live: bool) -> dict[str, Any]:
+    """The facts of a step that fit on a line."""
+    finished = step.finished or {}
+    return {
+        "step": step.id,
+        "parent": step.scope or None,
+        "after": step.after,
+        "kind": step.kind,
+        "target": step.target,
+        "status": step_status(step, live=live),
+        "mode": step.mode,
+        "attempt": step.attempt,
+        "ms": finished.get("ms"),
+        "usage": finished.get("usage"),
+        "error": finished.get("error") if step.status == FAILED else None,
+        "settled": finished.get("how"),
+        "started": step.started_ts,
+        "finished": step.finished_ts,
+    }
+
+
+def open_step(step: StepState) -> bool:
+    """Whether the step has no outcome yet."""
+    return step.status not in FINISHED
+
+
+def number(count: float | None) -> str:
+    """A count with thousands separated, or nothing."""
+    return "" if count is None else f"{count:,}"
+
+
+def span(milliseconds: float | None) -> str:
+    """A duration as a person says it."""
+    if milliseconds is None:
+        return ""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms" if milliseconds >= 1 else f"{milliseconds:.1f} ms"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def tokens(usage: dict[str, Any] | None) -> str:
+    """Input and output tokens as `1,204 in, 88 out`."""
+    if not usage:
+        return ""
+    parts = [f"{number(usage[key])} {word}" for key, word in (("input", "in"), ("output", "out")) if key in usage]
+    return ", ".join(parts)

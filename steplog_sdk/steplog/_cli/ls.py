@@ -1,0 +1,112 @@
+"""`steplog ls`: the runs of a home, newest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from steplog._cli import facts
+from steplog._cli.lookup import Found, holder_of, open_run, store_at
+from steplog._cli.options import common
+from steplog._cli.output import columns, console, emit_json, fits, one_line
+from steplog.errors import SteplogError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+HEADINGS = ("RUN", "STATUS", "STEPS", "TOKENS", "STARTED", "TIME", "GOAL")
+RIGHT = frozenset({2, 5})
+
+STATUS_STYLE = {
+    "completed": "green",
+    "running": "cyan",
+    "interrupted": "yellow",
+    "suspended": "yellow",
+    "escalated": "magenta",
+    "failed": "red",
+    "cancelled": "red",
+    "unreadable": "bold red",
+}
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many of the newest.")
+@common
+def ls(limit: int, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """List the runs, newest first.
+
+    STATUS is `running` while a process holds the run, `interrupted` when its process died.
+    """
+    store = store_at(home)
+    runs = store.runs()
+    rows = [_facts(Found(store, home, run_id)) for run_id in runs[:limit]]
+    if as_json:
+        emit_json(rows)
+    elif rows:
+        _print(rows, len(runs))
+    else:
+        console().print(f"no runs in {home} yet; steplog run SCRIPT records one")
+
+
+def _facts(found: Found) -> dict[str, Any]:
+    try:
+        return facts.run_facts(open_run(found).state, holder_of(found))
+    except SteplogError as error:
+        # One damaged log must not hide the others, least of all from the person who looks for it.
+        return {"run": found.run_id, "status": "unreadable", "reason": type(error).__name__, "message": str(error)}
+
+
+def _print(rows: list[dict[str, Any]], total: int) -> None:
+    from rich.text import Text
+
+    target = console()
+    lines = columns([[Text(word, style="dim") for word in HEADINGS], *map(_cells, rows)], right=RIGHT)
+    if fits(lines, target):
+        for line in lines:
+            target.print(line)
+    else:
+        for row in rows:
+            _print_stacked(row)
+    if total > len(rows):
+        target.print(Text(f"{total - len(rows)} older runs: steplog ls --limit {total}", style="dim"))
+
+
+def _cells(row: dict[str, Any]) -> list[Text]:
+    from rich.text import Text
+
+    reason = f" ({row['reason']})" if row.get("reason") and row["reason"] != row["status"] else ""
+    return [
+        Text(row["run"], style="bold"),
+        Text(row["status"] + reason, style=STATUS_STYLE.get(row["status"], "")),
+        Text(steps(row)),
+        Text(facts.tokens(row.get("tokens"))),
+        Text(when(row.get("started"))),
+        Text(facts.span(None if row.get("seconds") is None else row["seconds"] * 1000)),
+        Text(one_line(row.get("goal") or row.get("message") or "")),
+    ]
+
+
+def _print_stacked(row: dict[str, Any]) -> None:
+    """One run as a few short lines, for a terminal in which a table would break ids apart."""
+    from rich.text import Text
+
+    target = console()
+    run, *rest = _cells(row)
+    target.print(run)
+    for heading, cell in zip(HEADINGS[1:], rest, strict=True):
+        if cell.plain:
+            target.print(Text(f"  {heading.lower():<8}", style="dim").append_text(cell))
+
+
+def steps(row: dict[str, Any]) -> str:
+    """Done and total steps as `3/4`."""
+    counts = row.get("steps")
+    return f"{counts['done']}/{counts['total']}" if counts else ""
+
+
+def when(stamp: str | None) -> str:
+    """A time stamp in the reader's own time zone, to the second."""
+    moment = facts.parse_time(stamp or "")
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else ""

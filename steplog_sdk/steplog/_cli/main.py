@@ -1,0 +1,108 @@
+"""The command `steplog`: the list of verbs, and the one place where an error becomes text and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from steplog._cli.ls import ls
+from steplog._cli.options import wants_json
+from steplog._cli.output import emit_json, error_facts, printable
+from steplog._cli.resolve import resolve
+from steplog._cli.resume import resume
+from steplog._cli.run import run
+from steplog._cli.show import show
+from steplog._cli.verify import verify
+from steplog.errors import Interrupt, InvalidArgument, SteplogError
+
+USAGE = 2
+INTERRUPTED = 130
+
+
+class Verbs(click.Group):
+    """A group that reports every failure in the same form, and lists the verbs in the order in which they are met."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs as they were added; the alphabet would tear run and resume apart."""
+        del ctx
+        return list(self.commands)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
+        """Run a verb and leave the process with its exit code."""
+        words = list(sys.argv[1:] if args is None else args)
+        options["standalone_mode"] = False
+        try:
+            code = super().main(words, *rest, **options)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(USAGE)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except (click.ClickException, SteplogError, Interrupt, OSError) as error:
+            _report(error, words)
+            sys.exit(USAGE if isinstance(error, click.UsageError | InvalidArgument) else 1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: BaseException, words: list[str]) -> None:
+    if wants_json(words):
+        emit_json(_usage_facts(error) if isinstance(error, click.ClickException) else error_facts(error))
+    if isinstance(error, click.UsageError):
+        error.show()
+    else:
+        text = error.format_message() if isinstance(error, click.ClickException) else _text(error)
+        print(f"error: {printable(text)}", file=sys.stderr)
+
+
+def _usage_facts(error: click.ClickException) -> dict[str, Any]:
+    return {"error": {"type": type(error).__name__, "message": error.format_message()}}
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"cannot use {error.filename or 'a file'}: {error.strerror or error}"
+    return str(error)
+
+
+def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's own form
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        number = version("steplog")
+    except PackageNotFoundError:
+        # A checkout that was put on the path without being installed has no metadata.
+        number = "(not installed)"
+    click.echo(f"steplog {number}")
+    ctx.exit()
+
+
+EPILOG = """\b
+Examples:
+  steplog run agent.py order-1001     record an unedited script
+  steplog resume last                 carry on where it stopped
+  steplog ls                          list the runs
+  steplog show last                   see what a run did
+
+RUN is an id, a unique prefix of one, the path of a run's directory, or `last` for the one written last. Every verb
+knows --help.
+"""
+
+
+@click.group(cls=Verbs, epilog=EPILOG)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def cli() -> None:
+    """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
+
+
+for _verb in (run, resume, ls, show, resolve, verify):
+    cli.add_command(_verb)
+
+
+def main() -> NoReturn:
+    """Entry point of the command `steplog`."""
+    cli.main(prog_name="steplog")

@@ -1,0 +1,44 @@
+"""Options that every verb takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from steplog._cli.output import DEFAULT_HOME
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Words behind the script belong to the script, `--json` among them.
+_PASSES_WORDS_ON = frozenset({"run"})
+
+
+def common(function: F) -> F:
+    """Add `--home` and `--json`."""
+    home = click.option(
+        "--home",
+        envvar="STEPLOG_HOME",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_HOME,
+        show_default=True,
+        show_envvar=True,
+        help="Where runs are kept.",
+    )
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
+    return home(as_json(function))
+
+
+def chosen_home(home: Path) -> Path | None:
+    """The home, when it was given by the option: then commands that are printed must name it as well."""
+    source = click.get_current_context().get_parameter_source("home")
+    return home if source is click.core.ParameterSource.COMMANDLINE else None
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, decided without parsing it: it may be the parsing that failed."""
+    if words and words[0] in _PASSES_WORDS_ON:
+        words = words[: next((i for i, word in enumerate(words) if i and not word.startswith("-")), len(words))]
+    return "--json" in words

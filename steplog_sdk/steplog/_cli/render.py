@@ -1,0 +1,152 @@
+"""A run as text: its header, then its steps as an indented list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from steplog._cli import facts
+from steplog._cli.ls import STATUS_STYLE, steps, when
+from steplog._cli.output import columns, console, fits, one_line, printable
+
+# Glyph, its stand-in for terminals that cannot show it, and style. The status is also written out wherever it is not
+# the ordinary one, because neither colour nor glyph reaches everybody.
+GLYPHS: Final = {
+    "done": ("✓", "+", "green"),
+    "failed": ("✗", "x", "red"),
+    "running": ("▸", ">", "cyan"),
+    "skipped": ("-", "-", "dim"),
+    facts.TO_REPEAT: ("↻", "~", "yellow"),
+    facts.IN_DOUBT: ("?", "?", "bold yellow"),
+}
+KINDS: Final = {"llm_call": "model", "tool_call": "tool"}
+_OTHER: Final = ("·", ".", "")
+
+
+def print_run(run: dict[str, Any]) -> None:
+    """Print a run as `show.describe` gives it."""
+    target = console()
+    for line in _header(run):
+        target.print(line)
+    rows = list(_rows(run["tree"], 0, target))
+    if rows:
+        target.print()
+        _print_rows(rows, target)
+    if run["unknown_events"]:
+        kinds = sorted({event["type"] for event in run["unknown_events"]})
+        target.print(
+            Text(
+                f"\n{len(run['unknown_events'])} events of kinds that this release does not know: "
+                f"{printable(', '.join(kinds))}",
+                style="dim",
+            )
+        )
+    for line in run["next"]:
+        target.print(
+            Text("\nnext: ").append(printable(line), style="bold")
+            if line == run["next"][0]
+            else Text("      ").append(printable(line), style="bold")
+        )
+
+
+def _header(run: dict[str, Any]) -> Iterator[Text]:
+    status = run["status"] + (f" ({run['reason']})" if run["reason"] and run["reason"] != run["status"] else "")
+    yield Text.assemble((run["run"], "bold"), "  ", (printable(status), STATUS_STYLE.get(run["status"], "")))
+    for name, value in _facts(run):
+        if value:
+            yield Text.assemble((f"  {name:<11}", "dim"), printable(value))
+
+
+def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "goal", run["goal"] or ""
+    yield "workflow", run["workflow"] or ""
+    yield "version", run["version"] or ""
+    yield "trigger", _trigger(run["trigger"])
+    yield "program", _program(run["entry"])
+    span = facts.span(None if run["seconds"] is None else run["seconds"] * 1000)
+    yield "started", f"{when(run['started'])}, took {span}"
+    yield (
+        "steps",
+        f"{steps(run)} done"
+        + "".join(f", {count} {word}" for word, count in run["steps"].items() if word not in {"total", "done"}),
+    )
+    yield "tokens", facts.tokens(run["tokens"])
+    yield "log", f"{run['events']} events, {run['durability'] or 'unknown'} durability, {_times(run['epochs'])}"
+    yield "held by", _holder(run["holder"])
+    yield "error", _error(run["error"])
+
+
+def _trigger(trigger: Any) -> str:
+    if not isinstance(trigger, dict):
+        return str(trigger or "")
+    kind, by = trigger.get("kind"), trigger.get("by")
+    return f"{kind} by {by}" if kind and by else str(kind or by or "")
+
+
+def _program(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return ""
+    name = entry.get("script") or (f"-m {entry['module']}" if entry.get("module") else "")
+    return " ".join([name, *map(str, entry.get("argv") or ())])
+
+
+def _times(epochs: int) -> str:
+    return "opened once" if epochs == 1 else f"opened {epochs} times"
+
+
+def _holder(holder: dict[str, Any] | None) -> str:
+    if holder is None:
+        return ""
+    return f"process {holder['pid']} on {holder['host']} since {holder['since']}" if holder["pid"] else "a process"
+
+
+def _error(error: Any) -> str:
+    return f"{error.get('type')}: {one_line(str(error.get('message')), 200)}" if isinstance(error, dict) else ""
+
+
+def glyph(status: str, target: Console) -> Text:
+    """The mark of a status, in what the terminal can show."""
+    fancy, plain, style = GLYPHS.get(status, _OTHER)
+    return Text(fancy if target.encoding.startswith("utf") else plain, style=style)
+
+
+def _rows(nodes: list[dict[str, Any]], depth: int, target: Console) -> Iterator[list[Text]]:
+    for node in nodes:
+        name = Text("  " * depth).append_text(glyph(node["status"], target))
+        name.append(f" {KINDS.get(node['kind'], node['kind'])} ", style="dim").append(printable(node["target"]))
+        yield [
+            name,
+            Text(facts.span((node["ms"] or {}).get("total"))),
+            Text(facts.tokens(node["usage"])),
+            Text(node["step"], style="dim"),
+            Text(_remark(node), style=GLYPHS.get(node["status"], _OTHER)[2]),
+        ]
+        yield from _rows(node["steps"], depth + 1, target)
+
+
+def _remark(node: dict[str, Any]) -> str:
+    remarks = [] if node["status"] == "done" else [node["status"]]
+    if node["attempt"] > 1:
+        remarks.append(f"attempt {node['attempt']}")
+    if node["settled"]:
+        remarks.append("settled by hand")
+    if node["error"]:
+        remarks.append(_error(node["error"]))
+    return printable(", ".join(remarks))
+
+
+def _print_rows(rows: list[list[Text]], target: Console) -> None:
+    lines = columns(rows, right=frozenset({1}))
+    if fits(lines, target):
+        for line in lines:
+            target.print(line)
+        return
+    for name, *rest in rows:
+        indent = " " * (len(name.plain) - len(name.plain.lstrip()) + 2)
+        target.print(name)
+        for cell in rest:
+            if cell.plain:
+                target.print(Text(indent).append_text(cell))

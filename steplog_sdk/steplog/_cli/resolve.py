@@ -1,0 +1,101 @@
+"""`steplog resolve`: settle a step whose outcome is not known, or whose result cannot be returned."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from typing import Any, NamedTuple
+
+import click
+
+from steplog._cli.lookup import Found, find_run, find_step, open_run
+from steplog._cli.options import chosen_home, common
+from steplog._cli.output import command, console, emit_json, printable
+
+
+class Verdict(NamedTuple):
+    """What the operator found out.
+
+    Attributes:
+        how: done, retry or failed.
+        result: for `done`: the JSON value that the step returns.
+        message: for `failed`: what the program is told.
+    """
+
+    how: str
+    result: Any = None
+    message: str | None = None
+
+
+EXAMPLES = """\b
+Examples:
+  steplog resolve last s_6tq --done '{"receipt": "r_17"}'
+  steplog resolve last s_6tq --retry --note "not in the ledger"
+  steplog resolve last s_6tq --failed "the customer has withdrawn"
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("run", metavar="RUN")
+@click.argument("step", metavar="STEP")
+@click.option("--done", metavar="JSON", help="It happened; this is its result.")
+@click.option("--retry", is_flag=True, help="It did not happen; do it when the run is resumed.")
+@click.option("--failed", metavar="MESSAGE", help="It did not happen and is not to; the program gets this as an error.")
+@click.option("--by", metavar="NAME", help="Who decided.  [default: the current user]")
+@click.option("--note", metavar="TEXT", help="Why, for the record.")
+@common
+def resolve(run: str, step: str, **options: Any) -> None:
+    """Settle STEP of RUN: it happened (--done), it did not (--retry), or it must not (--failed)."""
+    verdict = _verdict(options["done"], options["failed"], retry=options["retry"])
+    found = find_run(run, options["home"])
+    step_id = find_step(open_run(found).state, step).id
+    by = options["by"] or _user()
+    _settle(found, step_id, verdict, by, options["note"])
+    resume = command("resume", found.run_id, home=chosen_home(options["home"]))
+    if options["as_json"]:
+        emit_json({"run": found.run_id, "step": step_id, "how": verdict.how, "by": by, "next": resume})
+        return
+    target = console()
+    target.print(f"step {step_id} of run {found.run_id} is settled: {verdict.how}, by {printable(by)}")
+    target.print(f"go on: {resume}")
+
+
+def _verdict(done: str | None, failed: str | None, *, retry: bool) -> Verdict:
+    if (done is not None) + (failed is not None) + retry != 1:
+        raise click.UsageError("Say exactly one of --done JSON, --retry and --failed MESSAGE.")
+    if failed is not None:
+        return Verdict("failed", message=failed)
+    return Verdict("retry") if done is None else Verdict("done", result=_json(done))
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        message = f"{text!r} is not JSON ({error}). A text needs its own quotes: --done '\"sent\"'; no result is null."
+        raise click.BadParameter(message, param_hint="--done") from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # A container may run under a number that has no name.
+        import os
+
+        return f"uid {os.getuid()}"
+
+
+def _settle(found: Found, step_id: str, verdict: Verdict, by: str, note: str | None) -> None:
+    from steplog._runtime.resolve import resolve as settle
+
+    settle(
+        found.store,
+        found.run_id,
+        step_id,
+        how=verdict.how,
+        result=verdict.result,
+        message=verdict.message,
+        by=by,
+        note=note,
+    )

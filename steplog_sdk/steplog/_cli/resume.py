@@ -1,0 +1,73 @@
+"""`steplog resume`: start a run's own program again, under the same run id."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from steplog._cli import program as programs
+from steplog._cli.lookup import Found, find_run, open_run
+from steplog._cli.options import chosen_home, common
+from steplog._cli.output import command, emit_json, say, with_home
+from steplog._cli.program import WRAPPED, Program
+from steplog._cli.run import FAILED, STOPPED, outcome, record
+from steplog._kernel.fold import RunState
+
+EXAMPLES = """\b
+Examples:
+  steplog resume last
+  steplog resume refund-1001
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("run", metavar="RUN")
+@common
+def resume(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click's own form
+    """Start RUN's program again: finished steps are returned from the log, the rest is done.
+
+    The program runs with the arguments and in the directory that were recorded. Exit codes are those of `steplog run`.
+    """
+    found = find_run(run, home)
+    state = open_run(found).state
+    program = programs.recorded(state.created.get("entry"), found.run_id)
+    _say_what_changed(state, program)
+    named_home = chosen_home(home)
+    if WRAPPED in state.created.get("entry", {}):
+        os.chdir(program.cwd)
+        return record(program, home=found.home, named_home=named_home, run_id=found.run_id, as_json=as_json)
+    return _start(program, found, named_home, as_json=as_json)
+
+
+def _say_what_changed(state: RunState, program: Program) -> None:
+    if state.completed_once:
+        say(f"run {state.run_id} has ended ({state.status}); its steps are returned from the log")
+    before, now = state.created.get("version"), programs.revision(program)
+    if before and now and before != now:
+        say(f"the code has changed since the run began: {before} -> {now}")
+
+
+def _start(program: Program, found: Found, named_home: Path | None, *, as_json: bool) -> int:
+    """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
+    environment = {**os.environ, "STEPLOG_RUN_ID": found.run_id, "STEPLOG_HOME": str(found.home.absolute())}
+    words = ["-m", program.name] if program.is_module else [program.name]
+    done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603
+    facts = outcome(found, done.returncode, "")
+    code = STOPPED if facts["status"] == "suspended" else done.returncode
+    go_on = "" if facts["status"] in {"completed", "escalated", "cancelled"} else _next(found)
+    if as_json:
+        emit_json({**facts, "exit_code": code, "next": go_on or None}, compact=True)
+    if go_on:
+        print(with_home(go_on, named_home), file=sys.stderr, flush=True)
+    # A child that a signal ended has a negative code, which no exit status can carry.
+    return code if code >= 0 else FAILED
+
+
+def _next(found: Found) -> str:
+    ended = open_run(found).state.ended or {}
+    commands = ended.get("commands") or [command("resume", found.run_id)]
+    return str(commands[0])

@@ -1,0 +1,125 @@
+"""`steplog run`: record an unedited script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from steplog._cli import program as programs
+from steplog._cli.lookup import Found, open_run, store_at
+from steplog._cli.options import chosen_home, common
+from steplog._cli.output import command, emit_json, printable, say, with_home
+from steplog._cli.program import Program
+from steplog.errors import RunStopped, SteplogError
+
+FAILED = 1
+STOPPED = 75  # EX_TEMPFAIL: try again, once somebody has decided
+INTERRUPTED = 130
+
+
+EXAMPLES = """\b
+Examples:
+  steplog run agent.py order-1001
+  steplog run --id refund-1001 --goal "refund the damaged item" agent.py order-1001
+  steplog run -m shop.agent order-1001
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.option("--id", "run_id", metavar="ID", help="The run's id; an id that exists is resumed.  [default: a new ULID]")
+@click.option("--goal", metavar="TEXT", help="What the run is for.")
+@click.option("--durability", metavar="LEVEL", help="`durable` (survives power loss) or `process`.")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@common
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(script: str, args: tuple[str, ...], is_module: bool, **options: Any) -> int:  # noqa: FBT001
+    """Run SCRIPT and record its model and tool calls, without changing it.
+
+    Exit code: 0 done, 1 failed, 75 when the run needs a decision; a script's own sys.exit(n) is kept. When a run does
+    not end well, the last line on stderr is the command that goes on.
+    """
+    program = programs.typed(script, args, is_module=is_module)
+    return record(program, named_home=chosen_home(options["home"]), **options)
+
+
+def record(
+    program: Program,
+    *,
+    home: Path,
+    named_home: Path | None,
+    run_id: str | None,
+    goal: str | None = None,
+    durability: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Run a program inside a run; returns the exit code."""
+    import steplog
+
+    # Absolute, and in the environment: the program may change its directory, and may open runs of its own.
+    os.environ["STEPLOG_HOME"] = str(home.absolute())
+    steplog.install(durability=durability)
+    chosen = run_id
+    if chosen is None:
+        chosen = steplog.new_run_id()
+        say(f"run {chosen}")
+    code, go_on = _run(program, chosen, goal)
+    if as_json:
+        emit_json(outcome(Found(store_at(home), home, chosen), code, go_on), compact=True)
+    if go_on:
+        sys.stdout.flush()
+        print(with_home(go_on, named_home), file=sys.stderr, flush=True)
+    return code
+
+
+def _run(program: Program, run_id: str, goal: str | None) -> tuple[int, str]:
+    """The exit code, and the command that goes on, or ""."""
+    import steplog
+
+    resume = command("resume", run_id)
+    entered = False
+    try:
+        with steplog.run(run_id, goal=goal, version=programs.revision(program), entry=program.entry()):
+            entered = True
+            return _finish(program), ""
+    except RunStopped as stopped:
+        print(f"steplog: {printable(str(stopped))}", file=sys.stderr)
+        return STOPPED, (stopped.commands or (resume,))[0]
+    except SystemExit as leaving:
+        return _exit_code(leaving), resume
+    except (Exception, KeyboardInterrupt) as error:
+        shown = programs.without_our_frames(error)
+        if not entered or (isinstance(error, SteplogError) and shown.__traceback__ is None):
+            raise  # the log's own failure, not the program's: it is reported like that of any verb
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED, resume
+
+
+def _finish(program: Program) -> int:
+    try:
+        programs.execute(program)
+    except SystemExit as leaving:
+        if _exit_code(leaving) != 0:
+            raise
+    return 0
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    """What python makes of `sys.exit(x)`: a number is the code, nothing is 0, anything else is printed and 1."""
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return FAILED
+
+
+def outcome(found: Found, code: int, go_on: str) -> dict[str, Any]:
+    """What `--json` says at the end: the run's facts, the exit code and the command that goes on."""
+    from steplog._cli.facts import run_facts
+
+    return {**run_facts(open_run(found).state, None), "exit_code": code, "next": go_on or None}

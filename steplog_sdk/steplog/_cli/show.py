@@ -1,0 +1,97 @@
+"""`steplog show`: what a run did, and everything that is known of one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from steplog._cli import facts
+from steplog._cli.contents import Contents
+from steplog._cli.detail import step_detail
+from steplog._cli.lookup import find_run, find_step, holder_of, open_run
+from steplog._cli.options import chosen_home, common
+from steplog._cli.output import emit_json, with_home
+from steplog._kernel import events as ev
+from steplog._kernel.events import Event
+from steplog._kernel.fold import RunState
+
+_KNOWN = frozenset(value for name, value in vars(ev).items() if name.isupper() and isinstance(value, str))
+
+
+EXAMPLES = """\b
+Examples:
+  steplog show last
+  steplog show refund-1001 s_6tq
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("run", metavar="RUN")
+@click.argument("step", metavar="[STEP]", required=False)
+@common
+def show(run: str, step: str | None, home: Path, as_json: bool) -> None:  # noqa: FBT001
+    """Show RUN and its steps, or everything recorded of STEP: input and output verbatim, timing, every attempt."""
+    found = find_run(run, home)
+    view, state = open_run(found)
+    holder = holder_of(found)
+    if step is not None:
+        _show_step(
+            find_step(state, step).id,
+            state,
+            view.events,
+            Contents(found.store.bodies),
+            live=holder is not None,
+            as_json=as_json,
+        )
+        return
+    described = describe(state, view.events, holder)
+    described["next"] = [with_home(line, chosen_home(home)) for line in described["next"]]
+    if as_json:
+        emit_json(described)
+        return
+    from steplog._cli.render import print_run
+
+    print_run(described)
+
+
+def _show_step(
+    step_id: str, state: RunState, events: list[Event], contents: Contents, *, live: bool, as_json: bool
+) -> None:
+    detail = step_detail(state, state.steps[step_id], events, contents, live=live)
+    if as_json:
+        emit_json(detail)
+        return
+    from steplog._cli.render_step import print_step
+
+    print_step(detail)
+
+
+def describe(state: RunState, events: list[Event], holder: dict[str, Any] | None) -> dict[str, Any]:
+    """A run with its steps, each with those inside it."""
+    live = holder is not None
+    run = facts.run_facts(state, holder)
+    strangers = [{"seq": event.seq, "type": event.type} for event in events if event.type not in _KNOWN]
+    return {**run, "tree": _tree(state, live=live), "unknown_events": strangers, "next": _next(state, run)}
+
+
+def _tree(state: RunState, *, live: bool) -> list[dict[str, Any]]:
+    nodes = {step.id: {**facts.step_facts(step, live=live), "steps": []} for step in state.steps.values()}
+    roots: list[dict[str, Any]] = []
+    for step in state.steps.values():
+        # A step whose enclosing step is not in the log stays visible, at the top.
+        parent = nodes.get(step.scope)
+        (roots if parent is None else parent["steps"]).append(nodes[step.id])
+    return roots
+
+
+def _next(state: RunState, run: dict[str, Any]) -> list[str]:
+    """Commands that go on with the run, in the order in which to try them."""
+    in_doubt = [step.id for step in state.steps.values() if facts.step_status(step, live=False) == facts.IN_DOUBT]
+    if run["holder"] is not None or run["status"] in {"completed", "escalated", "cancelled", "new"}:
+        return []
+    if in_doubt:
+        return [f"steplog resolve {state.run_id} {step} --done JSON | --retry | --failed MESSAGE" for step in in_doubt]
+    settled = [] if run["reason"] == "indeterminate" else list((state.ended or {}).get("commands") or ())
+    return settled or [f"steplog resume {state.run_id}"]

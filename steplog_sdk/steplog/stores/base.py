@@ -1,0 +1,126 @@
+"""What a store is: two small protocols that the file, memory and later stores implement.
+
+A store keeps whole sealed lines and never looks inside them beyond what is needed to verify the chain. Mutual
+exclusion is by the chain itself: each append names the sequence number it continues at, and taking a run over is an
+append (`run.claimed`). Locks only say when it is worth trying.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+from steplog._kernel.events import Event
+from steplog.errors import InvalidArgument
+
+
+class Recovered(NamedTuple):
+    """A torn tail that was cut off when a log was opened for writing.
+
+    Attributes:
+        offset: byte offset of the first byte cut.
+        size: how many bytes were cut, 0 where only the last newline was missing and has been added.
+        sha256: of the bytes cut.
+        saved_as: the file that keeps them, or None.
+    """
+
+    offset: int
+    size: int
+    sha256: str
+    saved_as: str | None
+
+
+class LogView(NamedTuple):
+    """A verified log as it stood when it was read.
+
+    Attributes:
+        run_id: the run.
+        events: every whole event, in order; seals and chain are verified.
+        end: byte offset behind the last whole line.
+        torn: bytes behind `end` that a crash left (a reader reports them, a writer cuts them), 0 when clean.
+    """
+
+    run_id: str
+    events: list[Event]
+    end: int
+    torn: int
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """The only writer of one run. Not thread-safe: the runtime calls it from one thread at a time."""
+
+    view: LogView
+    recovered: Recovered | None
+
+    def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
+        """Append whole sealed lines, each ending in a newline, all or none.
+
+        Args:
+            lines: sealed lines in order.
+            first_seq: sequence number of the first of them; must be the next one.
+            sync: return only when they are as durable as the store's level promises.
+
+        Raises:
+            LeaseLost: somebody else wrote to the log or took the run.
+            ForkedWriter: called in a forked child.
+            StoreError: the write failed. After a failed sync the writer is poisoned: every later append raises too.
+        """
+
+    def close(self) -> None:
+        """Release the run. Idempotent."""
+
+
+class BodyStore(Protocol):
+    """Content-addressed bytes, named by the SHA-256 (64 hex digits) of their exact content."""
+
+    def put(self, bodies: Iterable[tuple[str, bytes]], *, sync: bool = True) -> None:
+        """Store `(sha256, bytes)` pairs; those already present are skipped. With `sync` they are durable at return."""
+
+    def get(self, sha256: str) -> bytes:
+        """Return the exact bytes. Raises `BodyMissing` when absent and `Corrupt` when they do not hash to their name."""
+
+    def has(self, sha256: str) -> bool:
+        """Tell whether a body is present, without reading it."""
+
+    def close(self) -> None:
+        """Close this process's handle. Idempotent; a later call opens it again."""
+
+
+class Store(Protocol):
+    """Where runs live."""
+
+    bodies: BodyStore
+
+    def runs(self) -> list[str]:
+        """Names of all runs, newest first."""
+
+    def read(self, run_id: str) -> LogView:
+        """Read and verify a log without writing or locking anything.
+
+        Raises: UnknownRun, Corrupt, Conflict, UnsupportedFormat, StoreError, InvalidArgument (a bad run id).
+        """
+
+    def open(self, run_id: str) -> Writer:
+        """Take the run for writing, creating an empty log if there is none, cutting a torn tail if there is one.
+
+        Raises: RunBusy, Corrupt, Conflict, UnsupportedFormat, StoreError, InvalidArgument (a bad run id).
+        """
+
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_run_id(run_id: str) -> str:
+    """Return a run id that is safe as a file name.
+
+    Raises:
+        InvalidArgument: anything else, so that no name reaches a path unchecked.
+    """
+    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+        raise InvalidArgument(
+            f"{run_id!r} is no run id: use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit.",
+            run_id=run_id if isinstance(run_id, str) else None,
+        )
+    return run_id

@@ -1,0 +1,74 @@
+"""Turns what the operating system or a damaged log says into errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+from typing import Final
+
+from steplog._kernel.line import Damage, Scan
+from steplog.errors import Conflict, Corrupt, StoreError, UnsupportedFormat
+
+_REMEDIES: Final = {
+    errno.ENOSPC: "The disk is full: free some space, or point STEPLOG_HOME to another disk, then go on with the run.",
+    errno.EDQUOT: "Your disk quota is used up: free some space, or point STEPLOG_HOME to another disk.",
+    errno.EFBIG: "A file size limit was reached: raise it (`ulimit -f`), or point STEPLOG_HOME elsewhere.",
+    errno.EROFS: "The file system is read-only: mount it writable, or point STEPLOG_HOME to a writable directory.",
+    errno.EACCES: "This user may not do that there: check owner and mode (`ls -ld`), or set STEPLOG_HOME.",
+    errno.EPERM: "This user may not do that there: check owner and mode (`ls -ld`), or set STEPLOG_HOME.",
+    errno.ENOENT: "The directory is missing: it was moved or deleted, or its disk is not mounted.",
+    errno.ENOTDIR: "A file stands where a directory should be: move it away, or set STEPLOG_HOME.",
+    errno.EISDIR: "A directory stands where a file should be: move it away.",
+    errno.EMFILE: "This process has too many files open: raise the limit (`ulimit -n`), or close some.",
+    errno.ENFILE: "This machine has too many files open.",
+    errno.EIO: "The disk failed. Check it (`dmesg`), and copy the run to another one before going on.",
+}
+
+
+def failure(error: OSError, run_id: str | None, action: str, path: str, meaning: str = "") -> StoreError:
+    """Explain a failed file call. `action` completes the sentence "cannot …"."""
+    subject = f"run {run_id!r}" if run_id else "the store"
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    reason = error.strerror or type(error).__name__
+    text = " ".join(filter(None, (f"{subject}: cannot {action}: {reason} ({path}).", meaning, remedy)))
+    return StoreError(text, run_id=run_id, errno=error.errno, path=path)
+
+
+def refusal(scan: Scan, run_id: str, path: str) -> Corrupt | UnsupportedFormat:
+    """Explain why a log is not opened. Only for a scan with damage."""
+    damage = scan.damage
+    assert damage is not None
+    where = f"run {run_id!r}: {path}, line {damage.line} (byte {damage.offset})"
+    if scan.verdict == "unsupported":
+        text = (
+            f"{where}: {damage.what}, {damage.found}; this release reads {damage.expected}. "
+            "Nothing was changed. Upgrade steplog: pip install -U steplog"
+        )
+        return UnsupportedFormat(text, run_id=run_id, path=path, found=damage.found)
+    kind = Conflict if scan.verdict == "conflict" else Corrupt
+    return kind(
+        f"{where}: {_what(damage)} {_advice(damage, run_id, path)}",
+        run_id=run_id,
+        path=path,
+        line=damage.line,
+        offset=damage.offset,
+        expected=damage.expected,
+        found=damage.found,
+        last_good_seq=damage.last_good_seq,
+    )
+
+
+def _what(damage: Damage) -> str:
+    cause = f"; {damage.hint}" if damage.hint else ""
+    epochs = f" Writers: epoch {damage.epochs[0]} before it, epoch {damage.epochs[1]} on it." if damage.epochs else ""
+    return f"{damage.what}{cause}. Expected {damage.expected}, found {damage.found or 'none'}.{epochs}"
+
+
+def _advice(damage: Damage, run_id: str, path: str) -> str:
+    verified = "No event" if damage.last_good_seq is None else f"Every event up to seq {damage.last_good_seq}"
+    file = shlex.quote(path)
+    return (
+        f"{verified} verifies. No crash does this: the file was changed after it was written, and steplog leaves it "
+        f"as it is. Look: steplog verify {run_id}. Restore the file from a copy, or give up what follows: "
+        f"cp {file} {file}.damaged && truncate -s {damage.offset} {file}"
+    )

@@ -1,0 +1,212 @@
+"""Runs as files: one directory per run, one line per event, nothing that `grep`, `jq` and `tail -f` cannot read.
+
+    <home>/runs/<run_id>/events.jsonl            the log
+    <home>/runs/<run_id>/events.lock             who writes it
+    <home>/runs/<run_id>/events.torn-<offset>    what a crash left behind the last whole line, kept when it is cut off
+    <home>/bodies.db                             large values, shared by all runs
+
+Only opening for writing repairs, and only the two traces that a crash leaves; readers never write and never lock.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Final, Literal
+
+from steplog._kernel.line import Scan, Scanner
+from steplog.errors import InvalidArgument, UnknownRun
+from steplog.stores.base import BodyStore, LogView, Recovered, check_run_id
+from steplog.stores.explain import failure, refusal
+from steplog.stores.fs import FS, make_dirs, open_or_create
+from steplog.stores.lock import Holder, RunLock, acquire, holder
+from steplog.stores.writer import FileWriter, OpenLog
+
+Durability = Literal["durable", "process"]
+
+_LOG: Final = "events.jsonl"
+_LOCK: Final = "events.lock"
+_BLOCK: Final = 4 << 20
+
+
+class FileStore:
+    """Runs below one home directory.
+
+    Attributes:
+        home: absolute path; later changes of the working directory do not move it.
+        durability: `durable` survives the loss of power, `process` the death of the process.
+        bodies: the body store of this home.
+    """
+
+    bodies: BodyStore
+
+    def __init__(self, home: str | os.PathLike[str], *, durability: Durability = "durable", fs: FS | None = None) -> None:
+        if durability not in ("durable", "process"):
+            raise InvalidArgument(f"{durability!r} is no durability level: use 'durable' or 'process'.")
+        from steplog.stores.bodies import SqliteBodies
+
+        self.home = os.path.abspath(home)
+        self.durability: Durability = durability
+        self._fs = fs or FS()
+        self._runs = os.path.join(self.home, "runs")
+        self.bodies = SqliteBodies(os.path.join(self.home, "bodies.db"), durability=durability, fs=self._fs)
+
+    def path_of(self, run_id: str) -> str:
+        """Return the path of a run's log, whether or not it exists."""
+        return os.path.join(self._runs, check_run_id(run_id), _LOG)
+
+    def holder(self, run_id: str) -> Holder | None:
+        """Tell which process writes the run now, or None if none does."""
+        path = os.path.join(os.path.dirname(self.path_of(run_id)), _LOCK)
+        try:
+            return holder(path, self._fs)
+        except OSError as error:
+            raise failure(error, run_id, "ask who holds it", path) from error
+
+    def runs(self) -> list[str]:
+        """Names of all runs, the one written last first."""
+        try:
+            names = self._fs.listdir(self._runs)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise failure(error, None, "list the runs", self._runs) from error
+        written = ((self._written(name), name) for name in names)
+        return [name for when, name in sorted(written, reverse=True) if when]
+
+    def _written(self, name: str) -> int:
+        """When a run was written last, in nanoseconds; 0 for what is no run, or died before its first event."""
+        try:
+            status = self._fs.stat(self.path_of(name))
+        except (InvalidArgument, FileNotFoundError, NotADirectoryError):
+            return 0
+        except OSError as error:
+            raise failure(error, name, "look at the run", self._runs) from error
+        return status.st_mtime_ns if status.st_size else 0
+
+    def read(self, run_id: str) -> LogView:
+        """Read and verify a log without writing or locking anything."""
+        path = self.path_of(run_id)
+        try:
+            fd = self._fs.open(path, os.O_RDONLY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UnknownRun(
+                f"there is no run {run_id!r} in {self.home}. List what there is: steplog ls", run_id=run_id
+            ) from error
+        except OSError as error:
+            raise failure(error, run_id, "read the log", path) from error
+        try:
+            found = _scan(self._fs, fd, run_id)
+        except OSError as error:
+            raise failure(error, run_id, "read the log", path) from error
+        finally:
+            self._fs.close(fd)
+        return _view(found, run_id, path)
+
+    def open(self, run_id: str) -> FileWriter:
+        """Take the run for writing; create it if it is new; cut off what a crash left behind its last whole line."""
+        path = self.path_of(run_id)
+        directory = os.path.dirname(path)
+        try:
+            make_dirs(self._fs, directory)
+            lock = acquire(self._fs, os.path.join(directory, _LOCK), run_id)
+        except OSError as error:
+            raise failure(error, run_id, "take the run", directory, "Nothing was written.") from error
+        try:
+            return self._open_locked(run_id, path, lock)
+        except OSError as error:
+            lock.release()
+            raise failure(error, run_id, "open the log", path, "No event was written.") from error
+        except BaseException:
+            lock.release()
+            raise
+
+    def _open_locked(self, run_id: str, path: str, lock: RunLock) -> FileWriter:
+        fd, _ = open_or_create(self._fs, path, os.O_RDWR | os.O_APPEND)
+        lock.own(fd)
+        found = _scan(self._fs, fd, run_id)
+        view = _view(found, run_id, path)
+        end, recovered = _repair(self._fs, fd, found, path)
+        durable = self.durability == "durable"
+        if durable and not view.events:
+            for parent in (os.path.dirname(path), self._runs, self.home, os.path.dirname(self.home)):
+                self._fs.sync_dir(parent)
+        log = OpenLog(self._fs, fd, path, run_id, lock)
+        writer = FileWriter(log, view._replace(end=end, torn=0), recovered, durable=durable)
+        # What a killed process left in the page cache counts from here on, so it must outlive the machine as well.
+        writer.append((), len(view.events), sync=True)
+        return writer
+
+
+def _scan(fs: FS, fd: int, run_id: str) -> Scan:
+    scanner = Scanner(run_id)
+    offset = 0
+    with _uncollected():
+        while block := fs.read(fd, _BLOCK, offset):
+            scanner.feed(block)
+            offset += len(block)
+        return scanner.finish()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause the cycle collector: it walks a growing heap of trees without cycles again and again, for half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _view(found: Scan, run_id: str, path: str) -> LogView:
+    if found.damage is not None:
+        raise refusal(found, run_id, path)
+    return LogView(run_id, found.events, found.end, found.size - found.end)
+
+
+def _repair(fs: FS, fd: int, found: Scan, path: str) -> tuple[int, Recovered | None]:
+    """Remove what a crash left behind the last whole line; return the log's new end and what was done."""
+    if found.verdict == "clean":
+        return found.end, None
+    cut = _read_all(fs, fd, found.end, found.size)
+    torn = found.verdict == "torn"
+    saved_as = _save(fs, f"{path.removesuffix('.jsonl')}.torn-{found.end}", cut) if torn else None
+    if cut:
+        fs.truncate(fd, found.end)
+    if not torn:
+        fs.write(fd, b"\n")
+    recovered = Recovered(found.end, len(cut), sha256(cut).hexdigest(), saved_as)
+    return found.end if torn else found.end + 1, recovered
+
+
+def _read_all(fs: FS, fd: int, start: int, stop: int) -> bytes:
+    data = b""
+    while len(data) < stop - start and (block := fs.read(fd, stop - start - len(data), start + len(data))):
+        data += block
+    return data
+
+
+def _save(fs: FS, path: str, data: bytes) -> str:
+    """Write a new file durably and return its path; an earlier file of that name is kept."""
+    for number in itertools.count(1):
+        target = path if number == 1 else f"{path}.{number}"
+        try:
+            fd = fs.create(target, os.O_WRONLY)
+        except FileExistsError:
+            continue
+        break
+    try:
+        written = 0
+        while written < len(data):
+            written += fs.write(fd, data[written:])
+        fs.sync(fd)
+    finally:
+        fs.close(fd)
+    fs.sync_dir(os.path.dirname(target))
+    return target

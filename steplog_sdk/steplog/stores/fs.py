@@ -1,0 +1,146 @@
+"""The seam to the operating system: every file call of the log goes through one `FS` object.
+
+`steplog.testing.FaultyFS` counts, fails and cuts short these calls one by one and models the loss of power, which is
+how each promise about a full disk, a failed sync or a crash is tested. Errors pass as the plain `OSError`; the stores
+turn them into `StoreError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Final
+
+FILE_MODE: Final = 0o600
+DIR_MODE: Final = 0o700
+
+_UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.ENOSYS})
+
+
+class FS:
+    """The real file system. Methods are thin on purpose: policy lives in the stores."""
+
+    def open(self, path: str, flags: int) -> int:
+        """Open an existing file. The descriptor is not inherited by programs that this process starts."""
+        return os.open(path, flags | getattr(os, "O_BINARY", 0))
+
+    def create(self, path: str, flags: int) -> int:
+        """Create a file that must not exist, mode 0600 whatever the umask."""
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), FILE_MODE)
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, FILE_MODE)
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Read at most `size` bytes at `offset`; empty at the end of the file."""
+        return os.pread(fd, size, offset)
+
+    def write(self, fd: int, data: bytes) -> int:
+        """Write once; may write less than was asked."""
+        return os.write(fd, data)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set the length of an open file."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Return when the file's bytes are on the medium.
+
+        macOS leaves them in the drive's cache unless it is asked for F_FULLFSYNC, which not every volume offers.
+        """
+        if sys.platform == "darwin":
+            import fcntl
+
+            try:
+                fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+                os.fsync(fd)
+        else:
+            os.fdatasync(fd)
+
+    def sync_dir(self, path: str) -> None:
+        """Return when the names in a directory are on the medium: a new file's bytes are no use without its name."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        finally:
+            os.close(fd)
+
+    def mkdir(self, path: str) -> None:
+        """Create one directory, mode 0700 whatever the umask."""
+        os.mkdir(path, DIR_MODE)
+        os.chmod(path, DIR_MODE)
+
+    def stat(self, path: str) -> os.stat_result:
+        """Describe what a path names now."""
+        return os.stat(path)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        """Describe an open file."""
+        return os.fstat(fd)
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, in no order."""
+        return os.listdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename within one directory, replacing the target."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def flock(self, fd: int, *, shared: bool = False) -> bool:
+        """Try to lock an open file as a whole; tell whether that succeeded. The lock ends when the file is closed.
+
+        `flock`, never `lockf`: a POSIX record lock is lost when any descriptor of the file is closed anywhere in the
+        process.
+        """
+        import fcntl
+
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def is_unsupported(error: OSError) -> bool:
+    """Tell whether a call failed because this kind of file system does not offer it, rather than for its data."""
+    return error.errno in _UNSUPPORTED
+
+
+def make_dirs(fs: FS, path: str) -> None:
+    """Create a directory and its missing parents."""
+    try:
+        fs.mkdir(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent == path:
+            raise
+        make_dirs(fs, parent)
+        make_dirs(fs, path)
+
+
+def open_or_create(fs: FS, path: str, flags: int) -> tuple[int, bool]:
+    """Open a file, creating it if there is none; tell whether it was created.
+
+    Creation is tried first, so that two processes which begin at once agree on one file.
+    """
+    try:
+        return fs.create(path, flags), True
+    except FileExistsError:
+        return fs.open(path, flags), False

@@ -1,0 +1,212 @@
+"""One writer per run: an advisory lock that the kernel frees when its holder dies.
+
+`flock` on a file that is never unlinked (whoever opens a new file of the same name would hold another lock). There
+are no stale locks, no timeouts and no heuristics: a dead holder's run is free at once. What the file contains only
+serves messages. Correctness against writers that the lock cannot see (network file systems, copied directories) comes
+from the chain and from the size check before each append.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import orjson
+
+from steplog.errors import RunBusy
+from steplog.stores.fs import FS, open_or_create
+
+_PROBE_PATIENCE: Final = (0.001, 0.002, 0.004, 0.008)
+"""Seconds between attempts: `holder` takes the lock for some microseconds, which must not look like a writer."""
+
+
+class Holder(NamedTuple):
+    """Who holds a run, as far as its lock file says.
+
+    Attributes:
+        pid: process id, or None where the file does not say.
+        host: host name, or None.
+        boot_id: which start of that host, or None.
+        since: ISO 8601, or None.
+    """
+
+    pid: int | None
+    host: str | None
+    boot_id: str | None
+    since: str | None
+
+
+class RunLock:
+    """The lock of one run, held until `release` or the death of this process.
+
+    Attributes:
+        path: the lock file.
+        foreign: true in a forked child; the lock is still its parent's.
+    """
+
+    def __init__(self, fs: FS, path: str, fd: int) -> None:
+        self.path = path
+        self.identity = identify(fs.fstat(fd))
+        self.foreign = False
+        self._fs = fs
+        self._fds = [fd]
+
+    def own(self, fd: int) -> None:
+        """Close `fd` together with the lock, in a forked child too: inherited, it would outlive this process."""
+        self._fds.insert(0, fd)
+
+    def is_in_place(self) -> bool:
+        """Tell whether the path still names the locked file; if not, somebody else may hold its successor."""
+        try:
+            return identify(self._fs.stat(self.path)) == self.identity
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def release(self) -> None:
+        """Free the run. Idempotent, and without effect on the parent's lock in a forked child.
+
+        Raises:
+            OSError: closing failed, as network file systems report late write errors; the run is free all the same.
+        """
+        with _registry.guard:
+            fds, self._fds = self._fds, []
+            if fds:
+                _registry.held.pop(self.identity, None)
+            with ExitStack() as stack:
+                for fd in reversed(fds):
+                    stack.callback(self._fs.close, fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close, but never unlock, because the lock belongs to the open file of the parent."""
+        self.foreign = True
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
+
+
+class _Registry:
+    """Locks of this process by file identity, so that a fork finds them and a second open is refused at once."""
+
+    def __init__(self) -> None:
+        self.guard = threading.RLock()
+        self.held: dict[tuple[int, int], RunLock] = {}
+
+    def before_fork(self) -> None:
+        self.guard.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self.guard.release()
+
+    def after_fork_in_child(self) -> None:
+        self.guard = threading.RLock()
+        held, self.held = self.held, {}
+        for lock in held.values():
+            lock.abandon()
+
+
+_registry = _Registry()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_registry.before_fork,
+        after_in_parent=_registry.after_fork_in_parent,
+        after_in_child=_registry.after_fork_in_child,
+    )
+
+
+def identify(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells one file from another, whatever its name."""
+    return status.st_dev, status.st_ino
+
+
+def acquire(fs: FS, path: str, run_id: str) -> RunLock:
+    """Take the lock of a run.
+
+    Raises:
+        RunBusy: another writer, in this process or another, holds it.
+        OSError: the lock file cannot be opened or written.
+    """
+    fd, _ = open_or_create(fs, path, os.O_RDWR)
+    lock = RunLock(fs, path, fd)
+    try:
+        if lock.identity in _registry.held or not _take(fs, fd):
+            raise _busy(_read_holder(fs, fd), run_id)
+        _write_holder(fs, fd)
+    except BaseException:
+        fs.close(fd)
+        raise
+    with _registry.guard:
+        _registry.held[lock.identity] = lock
+    return lock
+
+
+def holder(path: str, fs: FS | None = None) -> Holder | None:
+    """Tell who holds the lock file at `path`, or None if nobody does or there is none.
+
+    A shared lock is tried for some microseconds: it never keeps a writer out, and two who ask do not meet.
+    """
+    fs = fs or FS()
+    try:
+        fd = fs.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        held_here = identify(fs.fstat(fd)) in _registry.held
+        return _read_holder(fs, fd) if held_here or not fs.flock(fd, shared=True) else None
+    finally:
+        fs.close(fd)
+
+
+def this_process() -> Holder:
+    """Describe the running process the way lock files do."""
+    since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Holder(os.getpid(), socket.gethostname(), boot_id(), since)
+
+
+def boot_id() -> str | None:
+    """Name this start of the machine, or None where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _take(fs: FS, fd: int) -> bool:
+    if fs.flock(fd):
+        return True
+    for pause in _PROBE_PATIENCE:
+        time.sleep(pause)
+        if fs.flock(fd):
+            return True
+    return False
+
+
+def _write_holder(fs: FS, fd: int) -> None:
+    fs.truncate(fd, 0)
+    fs.write(fd, orjson.dumps(this_process()._asdict()) + b"\n")
+
+
+def _read_holder(fs: FS, fd: int) -> Holder:
+    try:
+        facts = orjson.loads(fs.read(fd, 4096, 0))
+        return Holder(*(facts.get(name) for name in Holder._fields))
+    except (orjson.JSONDecodeError, AttributeError):
+        return Holder(None, None, None, None)  # its holder has not written yet
+
+
+def _busy(who: Holder, run_id: str) -> RunBusy:
+    name = f"process {who.pid} on {who.host}, since {who.since}," if who.pid else "another process"
+    here = who.pid == os.getpid() and who.host == socket.gethostname()
+    if here:
+        text = f"run {run_id!r} is already open in this process (pid {who.pid}). A run has one writer: close it first."
+    else:
+        text = (
+            f"run {run_id!r} is busy: {name} holds it. A run has one writer. Wait for it to end, or stop it"
+            f"{f' (kill {who.pid})' if who.pid else ''}; its run is free the moment it is gone."
+        )
+    return RunBusy(text, run_id=run_id, pid=who.pid, host=who.host, since=who.since)

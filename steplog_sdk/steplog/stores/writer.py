@@ -1,0 +1,284 @@
+"""Appends to one log file, all or none, and knows at every moment what is acknowledged.
+
+The order of an append: check that the file is still ours and ends where we left it; note the batch as on its way; one
+write; sync if asked; only then advance. A write that fails is undone; where that fails too, or a sync fails, the
+writer is poisoned. A failed sync is never retried: the kernel marks the pages clean, and the second sync would report
+success for bytes that are gone (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from steplog._kernel.line import MAX_BATCH
+from steplog.errors import ForkedWriter, LeaseLost, StoreError
+from steplog.stores.base import LogView, Recovered
+from steplog.stores.explain import failure
+from steplog.stores.fs import FS, is_unsupported
+from steplog.stores.lock import RunLock, identify
+
+_logger = logging.getLogger("steplog.stores")
+
+
+class OpenLog(NamedTuple):
+    """An open, locked log file."""
+
+    fs: FS
+    fd: int
+    path: str
+    run_id: str
+    lock: RunLock
+
+
+class _Batch(NamedTuple):
+    """Lines and their place: byte offset, sequence number of the first, how many."""
+
+    offset: int
+    seq: int
+    count: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+    @property
+    def next_seq(self) -> int:
+        return self.seq + self.count
+
+
+class FileWriter:
+    """The writer of one log file; `steplog.stores.base.Writer` is its contract.
+
+    Attributes:
+        view: the log as it was when it was opened, after repair.
+        recovered: what the repair did, or None.
+        durable: whether `sync` reaches the medium; becomes false where the file system offers no sync.
+    """
+
+    def __init__(self, log: OpenLog, view: LogView, recovered: Recovered | None, *, durable: bool) -> None:
+        self.view = view
+        self.recovered = recovered
+        self.durable = durable
+        self._log = log
+        self._identity = identify(log.fs.fstat(log.fd))
+        self._pid = os.getpid()
+        self._last = _Batch(view.end, len(view.events), 0, b"")
+        self._pending: _Batch | None = None
+        self._unsynced = bool(view.end)
+        self._cause: OSError | LeaseLost | None = None
+        self._busy = False
+        self._closed = False
+
+    def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
+        """Append whole sealed lines, all or none. Without lines, only sync what was appended before.
+
+        Repeating the last batch exactly does nothing, so that a caller who was interrupted may simply try again.
+        """
+        self._check_usable()
+        self._busy = True
+        try:
+            data = b"".join(lines)
+            self._settle(first_seq, data)
+            if data and not self._is_repetition(first_seq, data):
+                self._check_next(first_seq)
+                self._check_place()
+                self._write(_Batch(self._last.end, first_seq, len(lines), data), lines)
+            if sync:
+                self._sync()
+            # No call may stand between these lines and the return: a signal handler could run there.
+            if self._pending is not None:
+                self._last = self._pending
+                self._pending = None
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        """Release the run. Idempotent; in a forked child it leaves the parent's run alone."""
+        if self._closed or self._is_foreign():
+            return
+        self._closed = True
+        try:
+            self._log.lock.release()
+        except OSError as error:
+            raise self._failure(error, "close the log", "What was synced is safe, the rest may not be.") from error
+
+    def _is_foreign(self) -> bool:
+        return self._log.lock.foreign or os.getpid() != self._pid
+
+    def _check_usable(self) -> None:
+        run_id = self._log.run_id
+        if self._is_foreign():
+            raise ForkedWriter(
+                f"run {run_id!r}: a forked child (pid {os.getpid()}) tried to write to the run of its parent "
+                f"(pid {self._pid}). Nothing was written. Record in the parent, or open a run of the child's own.",
+                run_id=run_id,
+                path=self._log.path,
+            )
+        if self._closed:
+            raise StoreError(f"run {run_id!r} is closed: open it again to append.", run_id=run_id, path=self._log.path)
+        if isinstance(self._cause, LeaseLost):
+            raise LeaseLost(str(self._cause), run_id=run_id) from self._cause
+        if self._cause is not None:
+            raise self._failure(self._cause, "append", self._poisoned()) from self._cause
+        if self._busy:
+            raise StoreError(
+                f"run {run_id!r}: append was entered while another append of the same writer was under way, from a "
+                "signal handler or a second thread. Nothing was written by the second; call from one thread at a time.",
+                run_id=run_id,
+                path=self._log.path,
+            )
+
+    def _settle(self, first_seq: int, data: bytes) -> None:
+        """Learn what became of a batch whose append was interrupted, and make the file agree with the caller.
+
+        A batch that landed counts, unless the caller now writes something else in its place: it was never
+        acknowledged, so it may go.
+        """
+        batch = self._pending
+        if batch is None:
+            return
+        log = self._log
+        self._check_identity()
+        try:
+            tail = log.fs.read(log.fd, len(batch.data) + 1, batch.offset)
+            if not batch.data.startswith(tail):
+                raise self._lose("somebody else wrote to its log")
+            replaced = first_seq == batch.seq and data != batch.data and bool(data)
+            if tail == batch.data and not replaced:
+                self._last, self._unsynced = batch, True
+            elif tail:
+                log.fs.truncate(log.fd, batch.offset)
+        except OSError as error:
+            self._cause = error
+            raise self._failure(error, "look at its own log after an interruption", self._poisoned()) from error
+        self._pending = None
+
+    def _is_repetition(self, first_seq: int, data: bytes) -> bool:
+        return first_seq == self._last.seq and data == self._last.data
+
+    def _check_next(self, first_seq: int) -> None:
+        if first_seq != self._last.next_seq:
+            raise StoreError(
+                f"run {self._log.run_id!r}: the next event is seq {self._last.next_seq}, but seq {first_seq} was "
+                "offered. Nothing was written.",
+                run_id=self._log.run_id,
+                path=self._log.path,
+            )
+
+    def _check_identity(self) -> int:
+        """Check that the path still names our file and that our lock is in place; return the file's size."""
+        log = self._log
+        try:
+            status = log.fs.stat(log.path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._lose("its log was moved or deleted") from None
+        except OSError as error:
+            raise self._failure(error, "look at the log", "Nothing was written.") from error
+        if identify(status) != self._identity:
+            raise self._lose("another file has taken the place of its log")
+        if not log.lock.is_in_place():
+            raise self._lose("its lock file was moved or deleted")
+        return status.st_size
+
+    def _check_place(self) -> None:
+        size = self._check_identity()
+        if size != self._last.end:
+            change = f"the log has {size} bytes where this writer left {self._last.end}"
+            raise self._lose(f"somebody else wrote to its log ({change})")
+
+    def _lose(self, what: str) -> LeaseLost:
+        run_id = self._log.run_id
+        self._cause = LeaseLost(
+            f"run {run_id!r}: {what} while this process (pid {self._pid}) held it. This process may not write to the "
+            f"run any more; {self._acknowledged()}. Look at the log: {self._log.path}",
+            run_id=run_id,
+        )
+        return self._cause
+
+    def _write(self, batch: _Batch, lines: Sequence[bytes]) -> None:
+        log = self._log
+        self._pending = batch
+        self._unsynced = True
+        for last_try in (False, True):
+            try:
+                wanted, written = 0, 0
+                for block in _blocks(batch, lines):
+                    wanted, written = len(block), log.fs.write(log.fd, block)
+                    if written < wanted:
+                        break
+                else:
+                    return
+                # The rest is not written behind a short write: a signal or a stranger may come between the two.
+                log.fs.truncate(log.fd, batch.offset)
+            except OSError as error:
+                raise self._undo(error, batch) from error
+            if last_try:
+                error = OSError(errno.ENOSPC, f"only {written} of {wanted} bytes were written")
+                raise self._undo(error, batch)
+
+    def _undo(self, error: OSError, batch: _Batch) -> StoreError:
+        """Restore the known end after a failed write; the error to raise."""
+        try:
+            self._log.fs.truncate(self._log.fd, batch.offset)
+        except OSError:
+            self._cause = error  # the first error says why; a new open repairs what stays behind
+        if error.errno == errno.EIO:
+            self._cause = error
+        self._pending = None
+        last = batch.next_seq - 1
+        events = f"event {batch.seq}" if last == batch.seq else f"events {batch.seq} to {last}"
+        meaning = self._poisoned() if self._cause is not None else "The log is as it was before."
+        return self._failure(error, f"write {events}", meaning)
+
+    def _sync(self) -> None:
+        if not self.durable or not self._unsynced:
+            return
+        try:
+            self._log.fs.sync(self._log.fd)
+        except OSError as error:
+            if is_unsupported(error):
+                self.durable = False
+                _logger.warning(
+                    "run %r: the file system of %s cannot sync, so this run survives the death of its process but "
+                    "not the loss of power. Move STEPLOG_HOME to a local disk.",
+                    self._log.run_id,
+                    self._log.path,
+                )
+                return
+            self._cause = error
+            raise self._failure(error, "make the log durable", self._poisoned()) from error
+        self._unsynced = False
+
+    def _acknowledged(self) -> str:
+        last = self._last.next_seq - 1
+        return f"events up to seq {last} are acknowledged" if last >= 0 else "no event is acknowledged"
+
+    def _poisoned(self) -> str:
+        return (
+            f"The state of the file is uncertain, so this process writes no more; {self._acknowledged()}. "
+            f"Once the cause is removed, go on in a new process: steplog resume {self._log.run_id}."
+        )
+
+    def _failure(self, error: OSError, action: str, meaning: str) -> StoreError:
+        return failure(error, self._log.run_id, action, self._log.path, meaning)
+
+
+def _blocks(batch: _Batch, lines: Sequence[bytes]) -> Iterator[bytes]:
+    """One block for every batch of ordinary size; a larger one is cut between lines so that a fragment stays small."""
+    if len(batch.data) <= MAX_BATCH:
+        yield batch.data
+        return
+    block: list[bytes] = []
+    size = 0
+    for line in lines:
+        if size + len(line) > MAX_BATCH:
+            yield b"".join(block)
+            block, size = [], 0
+        block.append(line)
+        size += len(line)
+    yield b"".join(block)

@@ -79,7 +79,7 @@ class BodyStore(Protocol):
         """Store `(sha256, bytes)` pairs; those already present are skipped. With `sync` they are durable at return."""
 
     def get(self, sha256: str) -> bytes:
-        """Return the exact bytes. Raises `BodyMissing` when absent and `Corrupt` when they do not hash to their name."""
+        """Return the exact bytes. Raises `BodyMissing` when absent, `Corrupt` when they do not hash to their name."""
 
     def has(self, sha256: str) -> bool:
         """Tell whether a body is present, without reading it."""
@@ -112,7 +112,7 @@ class Store(Protocol):
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def check_run_id(run_id: str) -> str:
+def check_run_id(run_id: object) -> str:
     """Return a run id that is safe as a file name.
 
     Raises:
@@ -120,7 +120,7 @@ def check_run_id(run_id: str) -> str:
     """
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise InvalidArgument(
-            f"{run_id!r} is no run id: use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit.",
+            f"{run_id!r} is no run id: use 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit.",
             run_id=run_id if isinstance(run_id, str) else None,
         )
     return run_id

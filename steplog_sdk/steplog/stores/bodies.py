@@ -38,8 +38,7 @@ _BUSY_SECONDS: Final = 30.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS chunks (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS nodes (key BLOB PRIMARY KEY, parent BLOB, chunk INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS bodies (sha256 BLOB PRIMARY KEY, size INTEGER NOT NULL, day INTEGER NOT NULL)"
-    " WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS bodies (sha256 BLOB PRIMARY KEY, size INT NOT NULL, day INT NOT NULL) WITHOUT ROWID",
     f"PRAGMA user_version = {_VERSION}",
 )
 
@@ -270,15 +269,15 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def _checked(name: str, data: bytes) -> list[Prefix]:
     found, digest = prefixes(data)
     if digest != name:
-        raise InvalidArgument(f"a body of {len(data)} bytes was named {name} but hashes to {digest}. Nothing was stored.")
+        raise InvalidArgument(
+            f"a body of {len(data)} bytes was named {name} but hashes to {digest}. Nothing was stored."
+        )
     return found
 
 

@@ -11,7 +11,6 @@ Only opening for writing repairs, and only the two traces that a crash leaves; r
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +43,9 @@ class FileStore:
 
     bodies: BodyStore
 
-    def __init__(self, home: str | os.PathLike[str], *, durability: Durability = "durable", fs: FS | None = None) -> None:
+    def __init__(
+        self, home: str | os.PathLike[str], *, durability: Durability = "durable", fs: FS | None = None
+    ) -> None:
         if durability not in ("durable", "process"):
             raise InvalidArgument(f"{durability!r} is no durability level: use 'durable' or 'process'.")
         from steplog.stores.bodies import SqliteBodies
@@ -194,13 +195,10 @@ def _read_all(fs: FS, fd: int, start: int, stop: int) -> bytes:
 
 def _save(fs: FS, path: str, data: bytes) -> str:
     """Write a new file durably and return its path; an earlier file of that name is kept."""
-    for number in itertools.count(1):
-        target = path if number == 1 else f"{path}.{number}"
-        try:
-            fd = fs.create(target, os.O_WRONLY)
-        except FileExistsError:
-            continue
-        break
+    target, number = path, 1
+    while (fd := _create(fs, target)) is None:
+        number += 1
+        target = f"{path}.{number}"
     try:
         written = 0
         while written < len(data):
@@ -210,3 +208,10 @@ def _save(fs: FS, path: str, data: bytes) -> str:
         fs.close(fd)
     fs.sync_dir(os.path.dirname(target))
     return target
+
+
+def _create(fs: FS, path: str) -> int | None:
+    try:
+        return fs.create(path, os.O_WRONLY)
+    except FileExistsError:
+        return None

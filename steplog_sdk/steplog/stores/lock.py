@@ -133,8 +133,7 @@ def acquire(fs: FS, path: str, run_id: str) -> RunLock:
     fd, _ = open_or_create(fs, path, os.O_RDWR)
     lock = RunLock(fs, path, fd)
     try:
-        if lock.identity in _registry.held or not _take(fs, fd):
-            raise _busy(_read_holder(fs, fd), run_id)
+        _take(fs, fd, lock.identity, run_id)
         _write_holder(fs, fd)
     except BaseException:
         fs.close(fd)
@@ -176,14 +175,14 @@ def boot_id() -> str | None:
         return None
 
 
-def _take(fs: FS, fd: int) -> bool:
-    if fs.flock(fd):
-        return True
-    for pause in _PROBE_PATIENCE:
+def _take(fs: FS, fd: int, identity: tuple[int, int], run_id: str) -> None:
+    for pause in (0.0, *_PROBE_PATIENCE):
         time.sleep(pause)
+        if identity in _registry.held:
+            break
         if fs.flock(fd):
-            return True
-    return False
+            return
+    raise _busy(_read_holder(fs, fd), run_id)
 
 
 def _write_holder(fs: FS, fd: int) -> None:

@@ -39,7 +39,7 @@ class _Batch(NamedTuple):
 
     offset: int
     seq: int
-    count: int
+    lines: int
     data: bytes
 
     @property
@@ -48,7 +48,7 @@ class _Batch(NamedTuple):
 
     @property
     def next_seq(self) -> int:
-        return self.seq + self.count
+        return self.seq + self.lines
 
 
 class FileWriter:
@@ -218,8 +218,8 @@ class FileWriter:
             except OSError as error:
                 raise self._undo(error, batch) from error
             if last_try:
-                error = OSError(errno.ENOSPC, f"only {written} of {wanted} bytes were written")
-                raise self._undo(error, batch)
+                short = OSError(errno.ENOSPC, f"only {written} of {wanted} bytes were written")
+                raise self._undo(short, batch)
 
     def _undo(self, error: OSError, batch: _Batch) -> StoreError:
         """Restore the known end after a failed write; the error to raise."""

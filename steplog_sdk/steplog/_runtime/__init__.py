@@ -1,0 +1,1 @@
+"""The impure shell: clocks, threads, context and the one door to the log."""

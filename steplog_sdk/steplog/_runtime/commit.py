@@ -1,0 +1,298 @@
+"""Group commit: many threads and tasks append, one of them writes and syncs for all that are waiting.
+
+A sync of the disk costs as much as 150 writes, so concurrent appends share one. Whoever needs its event on disk first
+becomes the leader and takes everything that is pending with it, in order of submission, as one write and one sync.
+Tasks of an event loop do not lead: a sync may take milliseconds, and the loop would stand still. A committer thread,
+started when the first task needs it, leads for them.
+
+State moves only after the bytes are where the level promises. So what `decide` sees is never more than what a crash
+would leave.
+
+After a failure the chain does not advance, and what was in the batch fails for everyone who waits for it. A failure
+after which the end of the log is unknown (a signal in the middle of the write) closes the log for good: guessing could
+give two events one number.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from steplog._kernel.events import Event
+from steplog._kernel.fold import RunState, apply
+from steplog._kernel.line import MAX_LINE
+from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, StoreError
+
+if TYPE_CHECKING:
+    from steplog._kernel.line import Chain
+    from steplog.stores.base import BodyStore, Writer
+
+# How long an idle committer thread stays before it ends; a burst of tasks finds it running, a quiet run holds none.
+_IDLE_SECONDS: Final = 5.0
+
+# Checked on submission, so that one event that is too long cannot fail the batch that it would have been part of. The
+# rest of the line (type, step, seals) takes far less than the difference.
+_MAX_DATA: Final = MAX_LINE - 4096
+
+
+class Entry:
+    """One event on its way to the log."""
+
+    __slots__ = ("bodies", "commit", "data", "done", "error", "future", "step", "sync", "type")
+
+    def __init__(
+        self, type_: str, step: str | None, data: bytes, bodies: list[tuple[str, bytes]], *, sync: bool
+    ) -> None:
+        self.type = type_
+        self.step = step
+        self.data = data
+        self.bodies = bodies
+        self.sync = sync
+        self.commit: Commit
+        self.done = False
+        self.error: BaseException | None = None
+        self.future: Any = None
+
+
+class Commit:
+    """The only path to a run's writer; safe to use from any thread or task of the process that opened it."""
+
+    def __init__(self, run_id: str, writer: Writer, chain: Chain, state: RunState, bodies: BodyStore) -> None:
+        self.state = state
+        self._run_id = run_id
+        self._writer = writer
+        self._chain = chain
+        self._bodies = bodies
+        self._pending: list[Entry] = []
+        # Re-entrant, because a signal handler may submit while the main thread is inside `submit`.
+        self._queue = threading.RLock()
+        self._leading = threading.Lock()
+        self._leader: int | None = None
+        self._wake = threading.Condition(self._queue)
+        self._committer: threading.Thread | None = None
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def submit(self, entry: Entry) -> None:
+        """Put an entry in line. It is written by whoever leads next."""
+        self._check_usable()
+        if len(entry.data) > _MAX_DATA:
+            message = (
+                f"run {self._run_id}: a {entry.type} event of {len(entry.data):,} bytes does not fit in a line of the "
+                f"log. Nothing was written. Return less from the step, or return a reference to where it is kept."
+            )
+            raise EncodeError(message, run_id=self._run_id, step=entry.step, path="data", type_name=entry.type)
+        entry.commit = self
+        with self._queue:
+            self._pending.append(entry)
+
+    def wait(self, entry: Entry) -> None:
+        """Return when the entry is on disk as far as it asked for, leading the batch if nobody else does.
+
+        Raises:
+            StoreError: the entry was not written.
+            LeaseLost: somebody else has taken the run.
+            LogFailed: the log is closed after an earlier failure.
+        """
+        if not entry.done:
+            self._check_reentry()
+            with self._leading:
+                if not entry.done:
+                    self._lead()
+        if entry.error is not None:
+            raise entry.error
+
+    async def wait_async(self, entry: Entry) -> None:
+        """The same for a task; the event loop never waits for the disk."""
+        if not entry.sync and self._leading.acquire(blocking=False):
+            try:
+                if not entry.done:
+                    self._lead()
+            finally:
+                self._leading.release()
+        elif not entry.sync:
+            # A sync is under way; the committer writes the entry as soon as it ends. Order in the log is kept.
+            self.flush_soon()
+            return
+        else:
+            await self._wait_in_loop(entry)
+        if entry.error is not None:
+            raise entry.error
+
+    async def _wait_in_loop(self, entry: Entry) -> None:
+        asyncio = sys.modules.get("asyncio")
+        loop = None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001  # the public form raises
+        if loop is None:
+            # Another async library's loop (trio) is running; it waits for the disk rather than lose the event.
+            self.wait(entry)
+            return
+        with self._queue:
+            if entry.done:
+                return
+            entry.future = loop.create_future()
+        self.flush_soon()
+        await entry.future
+
+    def close(self) -> None:
+        """Write what is pending, end the committer and release the writer."""
+        with self._queue:
+            self._closed = True
+            self._wake.notify_all()
+        if os.getpid() != self._pid:
+            self._writer.close()
+            return
+        with self._leading:
+            try:
+                while self._pending and self._broken is None:
+                    self._lead()
+            finally:
+                self._writer.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            message = (
+                f"run {self._run_id}: a forked child tried to write to the log of its parent.\n"
+                f"Only process {self._pid} may write. Start the child with the spawn method, or give it a run of its own."
+            )
+            raise ForkedWriter(message, run_id=self._run_id)
+        if self._broken is not None:
+            message = (
+                f"run {self._run_id}: its log cannot be written any more in this process: {self._broken}\n"
+                f"Everything acknowledged before is safe. Mend the cause and run: steplog resume {self._run_id}"
+            )
+            raise LogFailed(message, run_id=self._run_id) from self._broken
+        if self._closed:
+            message = f"run {self._run_id} is closed; an effect tried to record itself after the run had ended."
+            raise StoreError(message, run_id=self._run_id)
+
+    def _check_reentry(self) -> None:
+        if self._leader == threading.get_ident():
+            message = (
+                f"run {self._run_id}: a signal handler or finalizer tried to record a step in the middle of an append.\n"
+                f"Do the work outside the handler: set a flag there and act on it in the program."
+            )
+            raise StoreError(message, run_id=self._run_id)
+
+    def _lead(self) -> None:
+        """Write the whole queue. The caller holds `_leading`."""
+        with self._queue:
+            batch, self._pending = self._pending, []
+        if not batch:
+            return
+        self._leader = threading.get_ident()
+        error: BaseException | None = self._broken
+        try:
+            if error is None:
+                self._write(batch)
+        except StoreError as failed:
+            error = failed
+        except LeaseLost as failed:
+            error = self._broken = failed
+        except BaseException as failed:
+            # The batch may or may not be in the file; no later event can be given a number. The others who wait get
+            # an error of their own: this one, a KeyboardInterrupt perhaps, is not theirs.
+            message = f"run {self._run_id}: an append was interrupted by {type(failed).__name__}"
+            error = self._broken = StoreError(message, run_id=self._run_id)
+            raise
+        finally:
+            self._leader = None
+            self._settle(batch, error)
+
+    def _write(self, batch: list[Entry]) -> None:
+        sync = any(entry.sync for entry in batch)
+        bodies = [body for entry in batch for body in entry.bodies]
+        if bodies:
+            self._bodies.put(bodies, sync=sync)
+        first = self._chain.seq
+        ts = timestamp()
+        mark = self._chain.mark()
+        try:
+            lines, events = self._seal(batch, ts)
+            self._writer.append(lines, first, sync=sync)
+        except StoreError:
+            self._chain.rewind(mark)
+            raise
+        with self._queue:
+            for event in events:
+                apply(self.state, event)
+
+    def _seal(self, batch: Iterable[Entry], ts: str) -> tuple[list[bytes], list[Event]]:
+        lines, events = [], []
+        chain = self._chain
+        for entry in batch:
+            seq, epoch, prev = chain.seq, chain.epoch, chain.prev
+            lines.append(chain.seal(entry.type, entry.step, ts, entry.data))
+            # Parsed from the bytes, so that the state shares nothing with objects that the program may change.
+            data = orjson.loads(entry.data)
+            events.append(Event(seq, entry.type, entry.step, epoch, ts, data, prev, chain.prev))
+        return lines, events
+
+    def _settle(self, batch: list[Entry], error: BaseException | None) -> None:
+        by_loop: dict[Any, list[Any]] = {}
+        with self._queue:
+            for entry in batch:
+                entry.error = error
+                entry.done = True
+                if entry.future is not None:
+                    by_loop.setdefault(entry.future.get_loop(), []).append(entry.future)
+        for loop, futures in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, futures)
+
+    def flush_soon(self) -> None:
+        """Have the committer thread write what is pending, without waiting for it."""
+        with self._queue:
+            if self._committer is None and not self._closed:
+                self._committer = threading.Thread(
+                    target=self._run_committer, name=f"steplog-commit-{self._run_id}", daemon=True
+                )
+                self._committer.start()
+            self._wake.notify()
+
+    def _run_committer(self) -> None:
+        while True:
+            with self._queue:
+                if not self._pending and not self._wake.wait_for(self._has_work, _IDLE_SECONDS):
+                    self._committer = None
+                    return
+                if self._closed and not self._pending:
+                    self._committer = None
+                    return
+            try:
+                with self._leading:
+                    self._lead()
+            except BaseException:
+                # `_lead` has failed everyone who waits and closed the log; a dead thread must not look alive.
+                self._committer = None
+                raise
+
+    def _has_work(self) -> bool:
+        return bool(self._pending) or self._closed
+
+
+def _resolve(futures: list[Any]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+_second: tuple[int, str] = (0, "")
+
+
+def timestamp() -> str:
+    """The present time as ISO 8601 in UTC with milliseconds, for people."""
+    global _second  # noqa: PLW0603  # a one-entry cache: formatting the date costs more than sealing the line
+    now = time.time()
+    whole = int(now)
+    cached, text = _second
+    if cached != whole:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+        _second = (whole, text)
+    return f"{text}.{int((now - whole) * 1000):03d}Z"

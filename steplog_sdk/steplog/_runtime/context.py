@@ -1,0 +1,95 @@
+"""Which run, and which place in it, the code that is executing belongs to.
+
+A `Frame` travels in a context variable, so asyncio tasks inherit it by themselves and `threads` carries it into worker
+threads. It is immutable: moving on means setting a new one, and a child that moves on never disturbs its parent.
+
+`after` is the lineage: the step that last finished in this context. `owner` is the thread and task in which that was
+so. A submission from another thread or task than the frame's owner comes from a branch that was forked off here, which
+may be racing with its siblings; one from the same owner is the next step of a sequence.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from steplog._runtime.recorder import Recorder
+
+Owner = tuple[int, int]
+
+
+class Frame(NamedTuple):
+    """A place in a run.
+
+    Attributes:
+        recorder: the run's recorder.
+        scope: id of the enclosing step, or "".
+        after: the step that last finished in this context and scope, or None.
+        owner: thread and task in which the frame was set.
+    """
+
+    recorder: Recorder
+    scope: str
+    after: str | None
+    owner: Owner
+
+
+FRAME: ContextVar[Frame | None] = ContextVar("steplog_frame", default=None)
+PASSING: ContextVar[bool] = ContextVar("steplog_passing", default=False)
+
+
+def current_task() -> Any:
+    """The running asyncio task, or None; never imports asyncio, since a program without it has no tasks."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:  # noqa: SLF001  # the public form raises instead
+        return None
+    return asyncio.current_task()
+
+
+def owner() -> Owner:
+    """The thread and task that are executing."""
+    task = current_task()
+    return threading.get_ident(), 0 if task is None else id(task)
+
+
+def frame() -> Frame | None:
+    """The frame of the open run that the executing code belongs to, or None."""
+    found = FRAME.get()
+    while found is not None and found.recorder.closed:
+        # A worker started inside a run may outlive it; what it does then is outside that run, but it may well be
+        # inside the run that was opened around it.
+        found = found.recorder.outer
+    return found
+
+
+def advance(recorder: Recorder, scope: str, step: str) -> None:
+    """Note that `step` has finished in the executing context, when that context is at this place of this run."""
+    found = FRAME.get()
+    if found is not None and found.recorder is recorder and found.scope == scope:
+        FRAME.set(Frame(recorder, scope, step, owner()))
+
+
+@contextmanager
+def inside(recorder: Recorder, scope: str) -> Iterator[None]:
+    """The scope of a step, for the code that is the step's effect."""
+    outer = FRAME.get()
+    FRAME.set(Frame(recorder, scope, None, owner()))
+    try:
+        yield
+    finally:
+        FRAME.set(outer)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Code whose effects pass through, although a run is open."""
+    token = PASSING.set(True)
+    try:
+        yield
+    finally:
+        PASSING.reset(token)

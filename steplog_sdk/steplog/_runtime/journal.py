@@ -1,0 +1,123 @@
+"""A run's log, opened for writing: the claim, the folded state and the appends.
+
+Taking a run is itself an append (`run.claimed` with the next epoch), so in every store a writer that was replaced
+collides at its next append and knows it. Nothing else than this module opens a log for writing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from steplog._kernel import events as ev
+from steplog._kernel.fold import RunState, fold
+from steplog._kernel.line import Chain
+from steplog._runtime.commit import Commit, Entry
+
+if TYPE_CHECKING:
+    from steplog._kernel.redact import Redactor
+    from steplog.stores.base import Store, Writer
+
+
+class Journal:
+    """The log of one run, held by this process.
+
+    Attributes:
+        run_id: the run.
+        state: the folded state, up to the newest event on disk. Read it under no lock for single steps only;
+            `snapshot` gives a consistent copy.
+        resumed: whether the log held events before it was opened.
+    """
+
+    def __init__(self, store: Store, run_id: str, writer: Writer, state: RunState) -> None:
+        self.run_id = run_id
+        self.store = store
+        self.state = state
+        self.resumed = state.seq >= 0
+        chain = Chain(run_id, writer.view.events)
+        chain.epoch += 1
+        self._commit = Commit(run_id, writer, chain, state, store.bodies)
+
+    @classmethod
+    def open(cls, store: Store, run_id: str, created: Callable[[], dict[str, Any]], redactor: Redactor) -> Journal:
+        """Take a run, creating it where it does not exist.
+
+        Args:
+            store: where it lives.
+            run_id: its id.
+            created: gives the data of `run.created` for a new run.
+            redactor: takes secrets out of it; a program's arguments may hold some.
+
+        Raises:
+            RunBusy, Corrupt, UnsupportedFormat, StoreError, InvalidArgument: as `Store.open`.
+        """
+        writer = store.open(run_id)
+        try:
+            journal = cls(store, run_id, writer, fold(writer.view.events))
+            journal._claim(writer, created, redactor)
+        except BaseException:
+            writer.close()
+            raise
+        return journal
+
+    def _claim(self, writer: Writer, created: Callable[[], dict[str, Any]], redactor: Redactor) -> None:
+        if not self.resumed:
+            first = {"format": ev.FORMAT, "run_id": self.run_id, **created()}
+            self.submit(ev.RUN_CREATED, None, redactor.redact(orjson.dumps(first))[0])
+        if writer.recovered is not None:
+            self.submit(ev.LOG_RECOVERED, None, orjson.dumps(writer.recovered._asdict()))
+        claim = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id(), "started": time.time()}
+        self.append(ev.RUN_CLAIMED, None, claim)
+
+    def submit(
+        self,
+        type_: str,
+        step: str | None,
+        data: bytes,
+        bodies: list[tuple[str, bytes]] | None = None,
+        *,
+        sync: bool = True,
+    ) -> Entry:
+        """Put an event in line, without waiting for it. `data` is a JSON object."""
+        entry = Entry(type_, step, data, bodies or [], sync=sync)
+        self._commit.submit(entry)
+        return entry
+
+    def wait(self, entry: Entry) -> None:
+        """Return when the event is in the log, on disk if it asked to be."""
+        self._commit.wait(entry)
+
+    async def wait_async(self, entry: Entry) -> None:
+        """The same for a task."""
+        await self._commit.wait_async(entry)
+
+    def flush_soon(self) -> None:
+        """Have pending events written without waiting for them."""
+        self._commit.flush_soon()
+
+    def append(self, type_: str, step: str | None, data: dict[str, Any]) -> None:
+        """Append one event and wait until it is on disk."""
+        self.wait(self.submit(type_, step, orjson.dumps(data)))
+
+    def snapshot(self) -> RunState:
+        """A consistent copy of the state."""
+        with self._commit._queue:  # noqa: SLF001  # the lock under which the commit applies events
+            return self.state.copy()
+
+    def close(self) -> None:
+        """Write what is pending and release the run. Idempotent."""
+        self._commit.close()
+
+
+def boot_id() -> str | None:
+    """The kernel's id of this boot, or None where it tells none. Shows a log's reader whether a machine restarted."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return None

@@ -1,0 +1,93 @@
+"""Where a run comes from: the program, its revision, and the versions of what it runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+
+def created_data(*, workflow: str | None, version: str | None, trigger: dict[str, Any], goal: str | None) -> dict[str, Any]:
+    """What `run.created` says of the program, apart from the run's own settings."""
+    script = main_script()
+    return {
+        "workflow": workflow or (script.stem if script else None),
+        "version": version or os.environ.get("STEPLOG_VERSION") or (revision(script) if script else None),
+        "trigger": trigger,
+        "goal": goal,
+        "python": platform.python_version(),
+        "steplog": steplog_version(),
+        "packages": packages(),
+        "entry": entry(),
+    }
+
+
+def main_script() -> Path | None:
+    """The file that was started as the program, or None in an interactive session."""
+    found = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(found).absolute() if found else None
+
+
+def entry() -> dict[str, Any]:
+    """How the program was started, so that `steplog resume` can start it again."""
+    script = main_script()
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return {
+        "script": str(script) if script else None,
+        "module": spec.name if spec is not None and spec.name != "__main__" else None,
+        "argv": list(sys.argv[1:]),
+        "cwd": os.getcwd(),
+    }
+
+
+def packages() -> dict[str, str]:
+    """Versions of the SDKs that are imported; nothing is imported to find out."""
+    versions = {}
+    for name in ("openai", "anthropic", "httpx2", "httpx", "pydantic"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            versions[name] = version
+    return versions
+
+
+@lru_cache(maxsize=8)
+def revision(script: Path) -> str | None:
+    """The code's revision: `git:<commit>` of the repository that holds the script, else `sha256:<digest>` of the script.
+
+    The commit is read from the repository's files, since a process start would cost more than opening the run.
+    """
+    for folder in script.parents:
+        head = folder / ".git" / "HEAD"
+        if head.is_file():
+            commit = _commit(folder / ".git", head.read_text(encoding="utf-8").strip())
+            return f"git:{commit}" if commit else None
+    try:
+        return f"sha256:{hashlib.sha256(script.read_bytes()).hexdigest()}"
+    except OSError:
+        return None
+
+
+def _commit(git: Path, head: str) -> str | None:
+    if not head.startswith("ref: "):
+        return head or None
+    name = head.removeprefix("ref: ")
+    ref = git / name
+    if ref.is_file():
+        return ref.read_text(encoding="utf-8").strip()
+    packed = git / "packed-refs"
+    if packed.is_file():
+        for line in packed.read_text(encoding="utf-8").splitlines():
+            if line.endswith(f" {name}"):
+                return line.split(" ", 1)[0]
+    return None
+
+
+def steplog_version() -> str:
+    """The version of steplog that is running."""
+    from steplog import __version__  # noqa: PLC0415  # the package imports this module
+
+    return __version__

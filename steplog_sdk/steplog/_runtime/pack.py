@@ -1,0 +1,122 @@
+"""How values and raw bytes get into a line and out again: redacted, then inline or in the body store.
+
+Everything that enters the log passes `Sink`, so there is one place where a secret can be stopped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from steplog.errors import DecodeError
+
+if TYPE_CHECKING:
+    from steplog._kernel.redact import Redactor
+    from steplog.stores.base import BodyStore
+
+# Lines stay short enough to read; a page is also what the file system moves anyway.
+INLINE_LIMIT: Final = 4096
+
+
+class Body(NamedTuple):
+    """Raw bytes inside a recorded detail, such as a request or response body.
+
+    Attributes:
+        data: the bytes, exactly as they were on the wire.
+    """
+
+    data: bytes
+
+
+class Sink:
+    """Collects what one event puts into the body store, and counts what was redacted on the way."""
+
+    __slots__ = ("_redactor", "bodies", "redacted")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self.bodies: list[tuple[str, bytes]] = []
+        self.redacted = 0
+
+    def value(self, tree: Any) -> Any:
+        """An encoded value as it stands in a line: itself, or a reference when it is large."""
+        data = self._clean(orjson.dumps(tree))
+        if len(data) <= INLINE_LIMIT:
+            return orjson.Fragment(data)
+        return {"$steplog": "body", "sha256": self._store(data), "size": len(data)}
+
+    def detail(self, node: Any) -> Any:
+        """A detail tree with every `Body` in it replaced by a body form, and strings redacted."""
+        if isinstance(node, Body):
+            return self._form(self._clean(node.data))
+        if isinstance(node, dict):
+            return {key: self.detail(value) for key, value in node.items()}
+        if isinstance(node, (list, tuple)):
+            return [self.detail(value) for value in node]
+        return node
+
+    def line(self, data: dict[str, Any]) -> bytes:
+        """The event's data as JSON bytes, redacted once more as a whole."""
+        return self._clean(orjson.dumps(data))
+
+    def _clean(self, data: bytes) -> bytes:
+        cleaned, count = self._redactor.redact(data)
+        self.redacted += count
+        return cleaned
+
+    def _form(self, data: bytes) -> dict[str, Any]:
+        if len(data) > INLINE_LIMIT:
+            return {"body": self._store(data), "size": len(data)}
+        return inline_form(data)
+
+    def _store(self, data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        self.bodies.append((name, data))
+        return name
+
+
+def inline_form(data: bytes) -> dict[str, Any]:
+    """The most readable form from which the exact bytes can be restored."""
+    if data[:1] in (b"{", b"["):
+        try:
+            if orjson.dumps(orjson.loads(data)) == data:
+                return {"json": orjson.Fragment(data)}
+        except orjson.JSONDecodeError:
+            pass  # looks like JSON and is not: the text form below keeps it exactly
+    try:
+        return {"text": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def form_bytes(form: dict[str, Any], bodies: BodyStore) -> bytes:
+    """The exact bytes of a body form.
+
+    Raises:
+        BodyMissing: it is in the body store no more.
+        DecodeError: the form is of a kind that this release does not know.
+    """
+    if "json" in form:
+        return orjson.dumps(form["json"])
+    if "text" in form:
+        return str(form["text"]).encode("utf-8")
+    if "base64" in form:
+        return base64.b64decode(form["base64"])
+    if "body" in form:
+        return bodies.get(form["body"])
+    message = f"a recorded body has an unknown form {sorted(form)}; read it with the release of steplog that wrote it."
+    raise DecodeError(message)
+
+
+def value_tree(recorded: Any, bodies: BodyStore) -> Any:
+    """The encoded value that stands in a line, fetched from the body store when it is a reference.
+
+    Raises:
+        BodyMissing: it is in the body store no more.
+    """
+    if isinstance(recorded, dict) and recorded.get("$steplog") == "body":
+        return orjson.loads(bodies.get(recorded["sha256"]))
+    return recorded

@@ -1,0 +1,107 @@
+"""An operator's word on a step whose outcome is not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from steplog._kernel import events as ev
+from steplog._kernel.codec import encode, encode_exception
+from steplog._kernel.fold import FINISHED, RunState, StepState
+from steplog._runtime import settings
+from steplog._runtime.journal import Journal
+from steplog._runtime.pack import Sink
+from steplog.errors import InvalidArgument, StepFailed, UnknownRun, UnknownStep
+
+if TYPE_CHECKING:
+    from steplog.stores.base import Store
+
+HOW = ("done", "retry", "failed")
+
+
+def resolve(
+    store: Store,
+    run_id: str,
+    step: str,
+    *,
+    how: str,
+    result: Any = None,
+    message: str = "",
+    by: str | None = None,
+    note: str | None = None,
+) -> RunState:
+    """Settle a step: it happened with this result, it may run again, or it failed.
+
+    Args:
+        store: where the run lives.
+        run_id: the run; nobody may hold it.
+        step: the step's id.
+        how: `done`, `retry` or `failed`.
+        result: for `done`: the value that the step returns from now on.
+        message: for `failed`: the text of the `StepFailed` that it raises from now on.
+        by: who says so.
+        note: why.
+
+    Returns:
+        The run's state afterwards.
+
+    Raises:
+        UnknownRun, UnknownStep: there is no such run or step.
+        InvalidArgument: the step is not in doubt, or `how` is not one of the three.
+        RunBusy: the run is being written by a process.
+        EncodeError: the result cannot be recorded.
+    """
+    if how not in HOW:
+        text = f"a step is settled as done, retry or failed, not as {how!r}."
+        raise InvalidArgument(text, run_id=run_id, step=step)
+    if run_id not in store.runs():
+        text = f"there is no run {run_id}. See which there are: steplog ls"
+        raise UnknownRun(text, run_id=run_id)
+    redactor = settings.redactor()
+    sink = Sink(redactor)
+    data = _data(sink, how, result, message, {"by": by, "note": note})
+    journal = Journal.open(store, run_id, dict, redactor)
+    try:
+        _check(journal.state, step)
+        journal.wait(journal.submit(ev.STEP_RESOLVED, step, sink.line(data), sink.bodies))
+        return journal.snapshot()
+    finally:
+        journal.close()
+
+
+def _data(sink: Sink, how: str, result: Any, message: str, facts: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {"how": how, **{name: value for name, value in facts.items() if value is not None}}
+    if how == "done":
+        data["result"] = sink.value(encode(result, where="--done"))
+    elif how == "failed":
+        error = StepFailed(message, type_name="resolved")
+        data["error"] = {"type": "StepFailed", "message": message, "value": encode_exception(error)}
+    return data
+
+
+def _check(state: RunState, step: str) -> None:
+    found = state.steps.get(step)
+    if found is None:
+        text = f"run {state.run_id} has no step {step}. See its steps: steplog show {state.run_id}"
+        raise UnknownStep(text, run_id=state.run_id, step=step)
+    if not in_doubt(found):
+        text = f"step {step} of run {state.run_id} is {found.status}; there is nothing to settle."
+        raise InvalidArgument(text, run_id=state.run_id, step=step)
+
+
+def in_doubt(step: StepState) -> bool:
+    """Whether an operator's word is needed: the outcome is unknown, or known but not returnable."""
+    if step.status in FINISHED:
+        outcome = step.finished or {}
+        return "unreplayable" in outcome or "redacted" in outcome
+    return step.orphan
+
+
+def json_value(text: str) -> Any:
+    """The value of a `--done` argument. Raises InvalidArgument when it is not JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        message = f"--done takes JSON, and {text!r} is not: {error}. A string needs its quotes: --done '\"ok\"'"
+        raise InvalidArgument(message) from error

@@ -1,0 +1,283 @@
+"""A run: opened or resumed by `with steplog.run(...)`, sync or async, and ended by leaving the block."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from steplog._kernel import events as ev
+from steplog._kernel.fold import RunState
+from steplog._runtime import messages, origin, settings, ulid
+from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
+from steplog._runtime.door import PROCESS
+from steplog._runtime.journal import Journal
+from steplog._runtime.owner import OwnerTask
+from steplog._runtime.pack import Sink
+from steplog._runtime.commit import Entry
+from steplog._runtime.recorder import UNWRITTEN, Recorder, Steps, blamed
+from steplog._runtime.recorder import run as drive
+from steplog._runtime.recorder import run_async as drive_async
+from steplog.errors import Interrupt, InvalidArgument, RunBusy, RunStopped
+
+if TYPE_CHECKING:
+    from steplog.stores.base import Store
+
+log: Final = logging.getLogger("steplog")
+
+
+class Run:
+    """A run of this process, as `with steplog.run(...) as run` gives it.
+
+    Attributes:
+        run_id: its id.
+        resumed: whether its log held events before this process opened it.
+    """
+
+    def __init__(self, run_id: str, store: Store, options: dict[str, Any]) -> None:
+        self.run_id = run_id
+        self.resumed = False
+        self._store = store
+        self._options = options
+        self._recorder: Recorder | None = None
+        self._outer: Frame | None = None
+        self._outcome = ("completed", "done")
+        self._owner: OwnerTask | None = None
+
+    @property
+    def state(self) -> RunState:
+        """A copy of the folded log as it stands now."""
+        return self._open_recorder().journal.snapshot()
+
+    @property
+    def replayed(self) -> int:
+        """How many steps were returned from the log so far."""
+        return self._open_recorder().replayed
+
+    @property
+    def executed(self) -> int:
+        """How many attempts of steps were executed so far."""
+        return self._open_recorder().executed
+
+    def escalate(self, reason: str) -> None:
+        """Say that the run hands its task to a person: it ends as `escalated`, with this text beside the reason code."""
+        self._outcome = ("escalated", reason)
+
+    def _open_recorder(self) -> Recorder:
+        if self._recorder is None:
+            message = f"run {self.run_id} is not open yet. Use it inside: with steplog.run({self.run_id!r}) as run: ..."
+            raise InvalidArgument(message, run_id=self.run_id)
+        return self._recorder
+
+    # entering ----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Run:
+        self._refuse_second_entry()
+        journal = self._open_journal()
+        self._enter(journal)
+        return self
+
+    async def __aenter__(self) -> Run:
+        import asyncio  # noqa: PLC0415  # `import steplog` stays free of it
+
+        self._refuse_second_entry()
+        # Reading and claiming a long log takes a while; the loop goes on meanwhile.
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open_journal))
+        try:
+            journal = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on and would hold the run for ever.
+            opening.add_done_callback(_close_unwanted)
+            raise
+        self._enter(journal)
+        return self
+
+    def _refuse_second_entry(self) -> None:
+        if self._recorder is not None:
+            message = f"run {self.run_id} was entered before; call steplog.run({self.run_id!r}) again to resume it."
+            raise InvalidArgument(message, run_id=self.run_id)
+        if self.run_id in PROCESS.runs:
+            message = (
+                f"run {self.run_id} is open in this process already; one run has one writer.\n"
+                f"Leave the other `with` block first, or give this one an id of its own."
+            )
+            raise RunBusy(message, run_id=self.run_id, pid=os.getpid())
+
+    def _open_journal(self) -> Journal:
+        return Journal.open(self._store, self.run_id, self._created, settings.redactor())
+
+    def _created(self) -> dict[str, Any]:
+        options = self._options
+        created = origin.created_data(
+            workflow=options["workflow"],
+            version=options["version"],
+            trigger=options["trigger"],
+            goal=options["goal"],
+        )
+        return {**created, "durability": options["durability"]}
+
+    def _enter(self, journal: Journal) -> None:
+        self.resumed = journal.resumed
+        self._outer = frame()
+        self._owner = OwnerTask.of(current_task())
+        recorder = Recorder(
+            journal,
+            settings.redactor(),
+            on_drift=self._options["on_drift"],
+            drift_grace=self._options["drift_grace"],
+            outer=self._outer,
+            on_halt=self._owner.halted,
+        )
+        recorder.handle = self
+        self._recorder = recorder
+        PROCESS.runs[self.run_id] = recorder
+        FRAME.set(Frame(recorder, "", None, owner()))
+
+    # leaving -----------------------------------------------------------------------------------------------------
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stopped = drive(self._leave(error))
+        if stopped is not None:
+            raise stopped from stopped.__cause__
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stopped = await drive_async(self._leave(error))
+        if stopped is not None:
+            raise stopped from stopped.__cause__
+
+    def _leave(self, error: BaseException | None) -> Steps[BaseException | None]:
+        """End the run; returns what is to be raised instead of `error`, or None."""
+        recorder = self._open_recorder()
+        try:
+            stop = yield from self._conclude(recorder, error)
+        finally:
+            recorder.closed = True
+            PROCESS.runs.pop(self.run_id, None)
+            FRAME.set(self._outer)
+            if self._owner is not None:
+                self._owner.left()
+            recorder.journal.close()
+        if stop is None:
+            return None
+        # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends.
+        return stop if self._outer is not None else _stopped(self.run_id, stop)
+
+    def _conclude(self, recorder: Recorder, error: BaseException | None) -> Steps[Interrupt | None]:
+        try:
+            recorder.conclude_open()
+        except Interrupt as raised:
+            error = raised
+        if recorder.halted is not None:
+            return messages.again(recorder.halted)
+        try:
+            yield self._record_end(recorder, error)
+        except UNWRITTEN as failed:
+            return messages.log_failed(self.run_id, "", "the end of the run", begun=True, cause=failed)
+        return error if isinstance(error, Interrupt) else None
+
+    def _record_end(self, recorder: Recorder, error: BaseException | None) -> Entry:
+        type_, data = self._end(error)
+        unplayed = recorder.unplayed()
+        if type_ == ev.RUN_ENDED and unplayed:
+            data["unplayed"] = len(unplayed)
+            message = "run %s ended without asking for %d step(s) that its log holds, the first is %s. See: steplog show %s"
+            log.warning(message, self.run_id, len(unplayed), unplayed[0], self.run_id)
+        return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
+
+    def _end(self, error: BaseException | None) -> tuple[str, dict[str, Any]]:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            outcome, reason = self._outcome
+            if outcome == "completed":
+                return ev.RUN_ENDED, {"outcome": outcome, "reason": reason}
+            return ev.RUN_ENDED, {"outcome": outcome, "reason": "escalated", "message": reason}
+        if isinstance(error, Interrupt):
+            return ev.RUN_SUSPENDED, {"reason": error.reason, "message": str(error), "step": error.step}
+        told = {"type": type(error).__name__, "message": str(error)[:2000]}
+        if isinstance(error, (Exception, SystemExit)):
+            reason = "exit" if isinstance(error, SystemExit) else "error"
+            return ev.RUN_ENDED, {"outcome": "failed", "reason": reason, "error": told, "retry": blamed(error)}
+        # KeyboardInterrupt, CancelledError, GeneratorExit: somebody stopped the program, nothing in it failed.
+        return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": told}
+
+
+def _stopped(run_id: str, interrupt: Interrupt) -> RunStopped:
+    commands = (*interrupt.commands, f"steplog resume {run_id}")
+    message = f"run {run_id} stopped ({interrupt.reason}).\n{interrupt}"
+    stopped = RunStopped(message, run_id=run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
+    stopped.__cause__ = interrupt
+    return stopped
+
+
+def _close_unwanted(opening: Any) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def run(
+    run_id: str | None = None,
+    *,
+    goal: str | None = None,
+    workflow: str | None = None,
+    version: str | None = None,
+    trigger: str | dict[str, Any] | None = None,
+    on_drift: str = "halt",
+    durability: str | None = None,
+    store: Store | None = None,
+) -> Run:
+    """Open a run, or resume it where its log ends. Use with `with` or `async with`.
+
+    Args:
+        run_id: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter or digit; without one,
+            `STEPLOG_RUN_ID` names the first run of the process, else it gets a ULID.
+        goal: what the run is for, for people.
+        workflow: which workflow this is; the name of the main script by default.
+        version: its code revision; the git commit or the digest of the main script by default.
+        trigger: what or who started it, as text or as `{"kind": ..., "by": ...}`.
+        on_drift: what to do when the program no longer does what the log says: `halt` (default), or `warn` or `run` to
+            go on, returning what matches and running the rest.
+        durability: level for this run, `durable` or `process`; as installed by default.
+        store: where the run lives; as installed by default.
+
+    Raises:
+        InvalidArgument: an argument is not accepted.
+        RunBusy: another writer holds the run (on entering).
+        Corrupt, UnsupportedFormat, StoreError: the log cannot be opened (on entering).
+        RunStopped: the run stopped and needs a decision (on leaving).
+    """
+    installed = PROCESS.settings or settings.resolve()
+    level = settings.check_durability(durability) if durability else installed.durability
+    chosen = store or settings.open_store(installed, level)
+    options = {
+        "goal": goal,
+        "workflow": workflow,
+        "version": version,
+        "trigger": {"kind": trigger} if isinstance(trigger, str) else trigger or {"kind": "program"},
+        "on_drift": settings.check_on_drift(on_drift),
+        "drift_grace": installed.drift_grace,
+        "durability": level,
+    }
+    return Run(ulid.check_run_id(run_id if run_id is not None else _default_id()), chosen, options)
+
+
+_taken_from_environment = False
+
+
+def _default_id() -> str:
+    global _taken_from_environment  # noqa: PLW0603  # `steplog resume` names the program's first run, not each of them
+    named = os.environ.get("STEPLOG_RUN_ID")
+    if named and not _taken_from_environment:
+        _taken_from_environment = True
+        return named
+    return ulid.new()
+
+
+def current_run() -> Run | None:
+    """The open run that the executing code belongs to, or None."""
+    found = frame()
+    handle: Run | None = None if found is None else found.recorder.handle
+    return handle

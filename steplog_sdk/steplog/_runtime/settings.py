@@ -1,0 +1,113 @@
+"""Arguments and environment, read once, into one frozen value."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal
+
+from steplog._kernel.redact import Redactor
+from steplog.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from steplog.stores.base import Store
+
+Durability = Literal["process", "durable"]
+OnDrift = Literal["halt", "warn", "run"]
+
+DURABILITIES: Final[tuple[Durability, ...]] = ("process", "durable")
+ON_DRIFT: Final[tuple[OnDrift, ...]] = ("halt", "warn", "run")
+DEFAULT_HOME: Final = ".agent"
+
+_SECRET_NAME: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN)(?:$|_)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `install()` and the environment decided.
+
+    Attributes:
+        home: directory of the logs.
+        durability: `durable` (survives power loss) or `process` (survives the death of the process).
+        strict: an effect that would escape the log raises `NotInRun`.
+        drift_grace: seconds for which a new step in a concurrent branch waits for recorded siblings that are not
+            submitted yet, before the run counts as drifted.
+        store: a store to use instead of the files in `home`, or None.
+    """
+
+    home: str = DEFAULT_HOME
+    durability: Durability = "durable"
+    strict: bool = False
+    drift_grace: float = 5.0
+    store: Store | None = None
+
+
+def resolve(
+    *,
+    home: str | os.PathLike[str] | None = None,
+    durability: str | None = None,
+    strict: bool | None = None,
+    store: Store | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Settings from arguments, then environment, then defaults.
+
+    Raises:
+        InvalidArgument: a durability level that does not exist.
+    """
+    level = durability or environ.get("STEPLOG_DURABILITY") or "durable"
+    return Settings(
+        # Absolute from now on: a program that changes its directory must not change its log.
+        home=os.path.abspath(home if home is not None else environ.get("STEPLOG_HOME") or DEFAULT_HOME),
+        durability=check_durability(level),
+        strict=bool(strict) if strict is not None else environ.get("STEPLOG_STRICT", "") not in ("", "0"),
+        store=store,
+    )
+
+
+def check_durability(level: str) -> Durability:
+    """Return the level when it exists, else raise InvalidArgument."""
+    if level in DURABILITIES:
+        return level
+    message = (
+        f"unknown durability {level!r}. The levels are {', '.join(DURABILITIES)}.\n"
+        f'Write steplog.install(durability="durable") or set STEPLOG_DURABILITY=durable.'
+    )
+    raise InvalidArgument(message)
+
+
+def check_on_drift(value: str) -> OnDrift:
+    """Return the value when it is one of `ON_DRIFT`, else raise InvalidArgument."""
+    if value in ON_DRIFT:
+        return value
+    message = f'unknown on_drift {value!r}. Write on_drift="halt", "warn" or "run".'
+    raise InvalidArgument(message)
+
+
+def open_store(settings: Settings, durability: Durability | None = None) -> Store:
+    """The store that the settings name; one object per home and level, so that its handles are shared."""
+    if settings.store is not None:
+        return settings.store
+    return _file_store(settings.home, durability or settings.durability)
+
+
+@lru_cache(maxsize=64)
+def _file_store(home: str, durability: Durability) -> Store:
+    from steplog.stores.files import FileStore  # noqa: PLC0415  # keeps `import steplog` free of the store
+
+    return FileStore(home, durability=durability)
+
+
+def redactor() -> Redactor:
+    """A redactor for what looks like a secret, and for the secrets in this process's environment."""
+    return Redactor(secrets=tuple(secret_values()))
+
+
+def secret_values(environ: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Values of environment variables whose names say that they are secret."""
+    for name, value in environ.items():
+        if _SECRET_NAME.search(name):
+            yield value

@@ -1,0 +1,111 @@
+"""From a call's arguments to the named arguments that identify it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from steplog.errors import InvalidArgument
+
+_PLAIN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Binder:
+    """Binds calls of one function, with defaults applied.
+
+    Attributes:
+        takes_key: whether the function has a parameter for the idempotency key.
+    """
+
+    def __init__(self, fn: Callable[..., Any], *, owner: str, ignore: Collection[str] = (), key: str) -> None:
+        self._signature = inspect.signature(fn)
+        parameters = self._signature.parameters
+        unknown = set(ignore) - set(parameters)
+        if unknown:
+            message = f"{owner}: ignore names {sorted(unknown)}, which are not parameters of the function."
+            raise InvalidArgument(message)
+        self._key = key
+        self.takes_key = key in parameters
+        self._key_default = parameters[key].default if self.takes_key else inspect.Parameter.empty
+        self._ignored = frozenset(ignore) | _receiver(fn, list(parameters))
+        plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
+        self._names = tuple(parameters) if plain else None
+        self._positional = sum(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters.values())
+        self._defaults = {
+            name: p.default for name, p in parameters.items() if p.default is not inspect.Parameter.empty
+        }
+        self._required = frozenset(
+            name
+            for name, p in parameters.items()
+            if p.default is inspect.Parameter.empty and p.kind in _PLAIN and name != key
+        )
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Named arguments without the receiver, the ignored ones and a key that steplog supplies.
+
+        Returns None when the call does not fit the function; calling it then raises the ordinary TypeError.
+        """
+        named = self._bind_plain(args, kwargs) if self._names is not None else self._bind_any(args, kwargs)
+        if named is None:
+            return None
+        if self.takes_key and not self._given(args, kwargs):
+            named.pop(self._key, None)
+        for name in self._ignored:
+            named.pop(name, None)
+        return named
+
+    def _bind_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        # `Signature.bind` costs more than everything else that a step does in memory; this covers ordinary functions.
+        names = self._names
+        assert names is not None
+        if len(args) > self._positional:
+            return None
+        named = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in named or name not in names:
+                return None
+            named[name] = value
+        if not self._required <= named.keys():
+            return None
+        return {**self._defaults, **named} if len(named) < len(names) else named
+
+    def _bind_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        supplied = {self._key: ""} if self.takes_key and self._key not in kwargs else {}
+        try:
+            bound = self._signature.bind(*args, **kwargs, **supplied)
+        except TypeError:
+            return None
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the caller supplies a key of its own, which is then an argument like any other."""
+        if self._key in kwargs:
+            return bool(kwargs[self._key])
+        position = list(self._signature.parameters).index(self._key)
+        return position < min(len(args), self._positional)
+
+    def with_key(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> dict[str, Any]:
+        """The keyword arguments with steplog's key in them, unless the caller gave its own."""
+        return kwargs if self._given(args, kwargs) else {**kwargs, self._key: key}
+
+    def without_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments for a call outside every run.
+
+        A key that the function requires and the caller leaves to steplog is made up for this one call: without a log
+        there is nothing that a later call could share it with.
+        """
+        if not self.takes_key or self._given(args, kwargs) or self._key_default is not inspect.Parameter.empty:
+            return kwargs
+        import uuid  # noqa: PLC0415  # rarely needed, and slow to import
+
+        return {**kwargs, self._key: str(uuid.uuid4())}
+
+
+def _receiver(fn: Callable[..., Any], parameters: list[str]) -> frozenset[str]:
+    """The `self` or `cls` of a function that is defined in a class body; which object it is, is not recorded."""
+    in_class = "." in getattr(fn, "__qualname__", "").rsplit("<locals>.", 1)[-1]
+    if in_class and parameters and parameters[0] in ("self", "cls"):
+        return frozenset(parameters[:1])
+    return frozenset()

@@ -1,0 +1,344 @@
+"""`@step` and `step(name, fn)`: tools and local values as recorded steps.
+
+A wrapper keeps the function's signature, name and types. Without an open run it calls straight through.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Collection, Generator
+from contextlib import AbstractContextManager
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
+from steplog._kernel.identity import Mode, check_mode
+from steplog._runtime import messages
+from steplog._runtime.context import inside, unrecorded
+from steplog._runtime.door import place_of
+from steplog._runtime.recorder import Call, Recorder, Ticket, blamed, run, run_async
+from steplog._runtime.signature import Binder
+from steplog.errors import BodyMissing, EncodeError, Interrupt, InvalidArgument, SteplogError
+
+T = TypeVar("T")
+
+KEY_PARAMETER: Final = "idempotency_key"
+
+
+class Happened(NamedTuple, Generic[T]):
+    """Answer of a `verify` function: the effect happened, with this result.
+
+    Attributes:
+        result: what the step would have returned.
+    """
+
+    result: T
+
+
+class _Answer:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"steplog.{self._name}"
+
+
+NOT_HAPPENED: Final = _Answer("NOT_HAPPENED")
+"""Answer of a `verify` function: the effect did not happen; the step runs."""
+
+UNKNOWN: Final = _Answer("UNKNOWN")
+"""Answer of a `verify` function: it cannot tell; the run halts with `Indeterminate`."""
+
+
+class Tool:
+    """A function that is recorded as a step, and what its author declared of it."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        kind: str,
+        name: str | None = None,
+        mode: str = "unsafe",
+        verify: Callable[..., Any] | None = None,
+        retries: int = 0,
+        backoff: float = 0.5,
+        retry_on: tuple[type[Exception], ...] = (Exception,),
+        ignore: Collection[str] = (),
+    ) -> None:
+        _refuse_uncallable(fn)
+        self.fn = fn
+        self.kind = kind
+        self.name = name or _name_of(fn)
+        owner = f"step {self.name}"
+        self.mode: Mode = check_mode(mode, owner)
+        self.verify = verify
+        self.retries = retries
+        self.backoff = backoff
+        self.retry_on = retry_on
+        self.binder = Binder(fn, owner=owner, ignore=ignore, key=KEY_PARAMETER)
+        self._classes: Classes | None = None
+        self._check(owner)
+
+    @property
+    def classes(self) -> Classes:
+        """Where classes in recorded results are found; made late, when forward references can be resolved."""
+        if self._classes is None:
+            fn = inspect.unwrap(self.fn)
+            returned = getattr(fn, "__annotations__", {}).get("return")
+            self._classes = Classes.of(returned, namespace=getattr(fn, "__globals__", None))
+        return self._classes
+
+    def _check(self, owner: str) -> None:
+        if self.mode == "keyed" and not self.binder.takes_key:
+            message = (
+                f"{owner}: mode 'keyed' hands the step's idempotency key to the function, which does not take one.\n"
+                f"Add a parameter: def {self.name}(..., *, {KEY_PARAMETER}: str)"
+            )
+            raise InvalidArgument(message)
+        if (self.mode == "verify") != (self.verify is not None):
+            message = (
+                f"{owner}: mode 'verify' and a verify function go together.\n"
+                f'Write @steplog.step(mode="verify", verify=find_refund).'
+            )
+            raise InvalidArgument(message)
+        if self.retries < 0 or self.backoff < 0:
+            message = f"{owner}: retries and backoff must not be negative."
+            raise InvalidArgument(message)
+
+    def call(self, arguments: dict[str, Any]) -> Call:
+        """The effect that a call with these arguments is. Raises EncodeError, naming the argument."""
+        tree = {name: encode(value, where=f"{self.name}({name})") for name, value in arguments.items()}
+        return Call(self.kind, self.name, tree, self.mode)
+
+    def result(self, ticket: Ticket) -> Any:
+        """The recorded result, or the recorded exception raised again."""
+        recorded = ticket.recorded
+        assert recorded is not None
+        try:
+            if recorded.outcome == "failed":
+                raise self._failure(ticket, recorded.data)
+            value = decode(recorded.value("result"), self.classes)
+        except BodyMissing as missing:
+            state = ticket.recorder.journal.state.steps[ticket.step]
+            raise ticket.recorder.halt(messages.unreplayable(ticket.run_id, state, str(missing))) from missing
+        ticket.replayed()
+        return value
+
+    def _failure(self, ticket: Ticket, data: dict[str, Any]) -> BaseException:
+        recorded = ticket.recorded
+        assert recorded is not None
+        error = decode_exception((recorded.value("error") or {}).get("value"), self.classes)
+        if isinstance(error, SteplogError) and error.run_id is None:
+            error.run_id, error.step = ticket.run_id, ticket.step
+        ticket.replayed(error)
+        return error
+
+
+def _refuse_uncallable(fn: Any) -> None:
+    if isinstance(fn, (staticmethod, classmethod)):
+        message = "put @steplog.step below @staticmethod or @classmethod, next to the function."
+        raise InvalidArgument(message)
+    if not callable(fn):
+        message = f"@steplog.step goes on a function, not on {type(fn).__name__}. For a value: steplog.step(name, fn)."
+        raise InvalidArgument(message)
+    if inspect.isclass(fn):
+        message = f"@steplog.step goes on a function or method, not on the class {fn.__name__}."
+        raise InvalidArgument(message)
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        message = (
+            f"{getattr(fn, '__qualname__', fn)} is a generator: its values reach the caller before the step has ended, "
+            f"so they cannot be recorded first.\nReturn a list, or make each item a step of its own."
+        )
+        raise InvalidArgument(message)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__qualname__", None) or getattr(getattr(fn, "func", None), "__qualname__", None)
+    if name is None:
+        message = f"{fn!r} has no name to record it under. Write @steplog.step(name=\"...\")."
+        raise InvalidArgument(message)
+    return str(name).rsplit("<locals>.", 1)[-1]
+
+
+# The life of a step, written once for both colours. It yields what the driver must do and gets the answer back.
+
+Action = tuple[str, Any]
+Life = Generator[Action, Any, Any]
+
+
+def life(
+    tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> Life:
+    """Run a step that was told to proceed: verify, attempt, retry, record.
+
+    Yields `("log", steps)` for a half of the recorder, `("call", thunk)` for the user's function, `("ask", thunk)` for
+    its verify function and `("sleep", seconds)`; is sent the result.
+    """
+    if tool.binder.takes_key:
+        named = tool.binder.with_key(arguments, named, ticket.key)
+    if ticket.verify:
+        answer = yield from _verify(tool, recorder, ticket, arguments, named)
+        if isinstance(answer, Happened):
+            return answer.result
+    while True:
+        try:
+            result = yield "call", functools.partial(tool.fn, *arguments, **named)
+        except Interrupt:
+            # An inner step halted the run; this one stays open, and its mode says what that means on resume.
+            raise
+        except Exception as error:
+            if not (ticket.attempt <= tool.retries and isinstance(error, tool.retry_on)):
+                yield "log", recorder.finish(ticket, "failed", {"error": _error(error)}, error=error)
+                raise
+            yield "log", recorder.finish(ticket, "failed", _retried(ticket, error))
+            yield "sleep", tool.backoff * 2 ** (ticket.attempt - 1)
+            ticket = _next_attempt(recorder, ticket)
+            yield "log", recorder.proceed(ticket)
+            continue
+        return (yield from _conclude(tool, recorder, ticket, result))
+
+
+def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
+    following = Ticket(recorder, ticket.call, ticket.effect)
+    following.hashed = ticket.hashed
+    following.attempt = ticket.attempt + 1
+    return following
+
+
+def _retried(ticket: Ticket, error: Exception) -> dict[str, Any]:
+    # The step itself and the inner steps whose failure this is may run again, now or on resume.
+    return {"error": _error(error), "retry": [ticket.step, *blamed(error)]}
+
+
+def _error(error: BaseException) -> dict[str, Any]:
+    return {"type": type(error).__name__, "message": str(error)[:2000], "value": encode_exception(error)}
+
+
+def _conclude(tool: Tool, recorder: Recorder, ticket: Ticket, result: Any) -> Life:
+    try:
+        tree = encode(result, where="result", classes=tool.classes)
+    except EncodeError as refused:
+        fault = {"path": refused.path, "type": refused.type_name, "why": str(refused)}
+        yield "log", recorder.finish(ticket, "done", {"unreplayable": fault})
+        state = recorder.journal.state.steps[ticket.step]
+        raise recorder.halt(messages.unreplayable(ticket.run_id, state, str(refused))) from refused
+    yield "log", recorder.finish(ticket, "done", {"result": tree})
+    return result
+
+
+def _verify(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> Life:
+    assert tool.verify is not None
+    state = recorder.journal.state.steps[ticket.step]
+    try:
+        answer = yield "ask", functools.partial(tool.verify, *arguments, **named)
+    except Exception as error:
+        detail = f"\nIts verify function raised {type(error).__name__}: {error}"
+        raise recorder.halt(messages.indeterminate(ticket.run_id, state, detail)) from error
+    if isinstance(answer, Happened):
+        yield "log", recorder.settled(ticket, encode(answer.result, where="verify", classes=tool.classes))
+        return answer
+    if answer is NOT_HAPPENED:
+        yield "log", recorder.proceed(ticket)
+        return answer
+    detail = "\nIts verify function cannot tell."
+    if answer is not UNKNOWN:
+        detail = (
+            f"\nIts verify function returned {answer!r}; it must return steplog.Happened(result), "
+            f"steplog.NOT_HAPPENED or steplog.UNKNOWN."
+        )
+    raise recorder.halt(messages.indeterminate(ticket.run_id, state, detail))
+
+
+def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a plain function as a step of the open run, or straight through where none is open."""
+    place = place_of(tool.kind, tool.name)
+    arguments = None if place is None else tool.binder.bind(args, kwargs)
+    if place is None or arguments is None:
+        return tool.fn(*args, **tool.binder.without_run(args, kwargs))
+    recorder = place.recorder
+    call = tool.call(arguments)
+    ticket: Ticket = run(recorder.begin(call, place))
+    if ticket.recorded is not None:
+        return tool.result(ticket)
+    return _drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
+
+
+def _drive(steps: Life, tool: Tool, ticket: Ticket) -> Any:
+    try:
+        action, subject = next(steps)
+        while True:
+            try:
+                answer = _perform(action, subject, tool, ticket)
+            except BaseException as error:  # noqa: BLE001  # thrown into the life, which decides and re-raises
+                action, subject = steps.throw(error)
+            else:
+                action, subject = steps.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+def _perform(action: str, subject: Any, tool: Tool, ticket: Ticket) -> Any:
+    if action == "log":
+        return run(subject)
+    if action == "sleep":
+        return time.sleep(subject)
+    with _scope(action, ticket):
+        answer = subject()
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        message = (
+            f"step {tool.name}: the plain function {tool.fn!r} returned an awaitable, whose outcome cannot be recorded "
+            f"before it is seen.\nGive steplog the async function itself: await steplog.step({tool.name!r}, fetch)"
+        )
+        raise InvalidArgument(message)
+    return answer
+
+
+async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an async function as a step of the open run, or straight through where none is open."""
+    place = place_of(tool.kind, tool.name)
+    arguments = None if place is None else tool.binder.bind(args, kwargs)
+    if place is None or arguments is None:
+        return await tool.fn(*args, **tool.binder.without_run(args, kwargs))
+    recorder = place.recorder
+    call = tool.call(arguments)
+    ticket: Ticket = await run_async(recorder.begin(call, place))
+    if ticket.recorded is not None:
+        return tool.result(ticket)
+    return await _drive_async(life(tool, recorder, ticket, args, kwargs), ticket)
+
+
+async def _drive_async(steps: Life, ticket: Ticket) -> Any:
+    try:
+        action, subject = next(steps)
+        while True:
+            try:
+                answer = await _perform_async(action, subject, ticket)
+            except BaseException as error:  # noqa: BLE001  # thrown into the life, which decides and re-raises
+                action, subject = steps.throw(error)
+            else:
+                action, subject = steps.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+async def _perform_async(action: str, subject: Any, ticket: Ticket) -> Any:
+    if action == "log":
+        return await run_async(subject)
+    if action == "sleep":
+        import asyncio  # noqa: PLC0415  # `import steplog` stays free of it
+
+        return await asyncio.sleep(subject)
+    # The coroutine is awaited in the step's scope, not only created there.
+    with _scope(action, ticket):
+        answer = subject()
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def _scope(action: str, ticket: Ticket) -> AbstractContextManager[None]:
+    # What a verify function asks is about the world as it is now: recorded, its answer would be returned on the next
+    # resume as well, when the effect may have happened since.
+    return unrecorded() if action == "ask" else inside(ticket.recorder, ticket.step)

@@ -1,0 +1,98 @@
+"""All that the author of an interceptor needs.
+
+An interceptor turns calls of somebody else's SDK into steps. It is an object with a name and two methods, found through
+the entry-point group `steplog.interceptors`:
+
+    [project.entry-points."steplog.interceptors"]
+    mysdk = "my_package:interceptor"
+
+Inside a patched call it submits the effect, then either gives back what was recorded or lets the call happen:
+
+    ticket = begin(Call("llm_call", model, {"path": path, "body": body}, "safe", request))
+    if ticket is None:                      # outside every run: not our business
+        return original(...)
+    if ticket.recorded is not None:         # nothing may reach the network
+        ...rebuild from ticket.recorded.data, then ticket.replayed()
+    result = original(...)
+    ticket.finish("done", {...})            # on disk before the caller sees the result
+    return result
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol, runtime_checkable
+
+from steplog._kernel.codec import register_codec
+from steplog._kernel.redact import redact_request
+from steplog._runtime.door import active, place_of
+from steplog._runtime.pack import Body
+from steplog._runtime.recorder import Call, Recorded, Ticket, run, run_async
+
+__all__ = [
+    "Body",
+    "Call",
+    "Interceptor",
+    "Recorded",
+    "Ticket",
+    "active",
+    "begin",
+    "begin_async",
+    "guard",
+    "log",
+    "redact_request",
+    "register_codec",
+]
+
+log: Final = logging.getLogger("steplog")
+
+
+@runtime_checkable
+class Interceptor(Protocol):
+    """Turns calls of one SDK into steps.
+
+    Attributes:
+        name: as it is named in `install(interceptors=[...])`.
+    """
+
+    name: str
+
+    def install(self) -> None:
+        """Patch the SDK, now or when it is imported. Idempotent; must not import the SDK."""
+
+    def uninstall(self) -> None:
+        """Take back the patches that are still this interceptor's. Idempotent."""
+
+
+def begin(call: Call) -> Ticket | None:
+    """Submit an effect from a thread.
+
+    Returns:
+        A ticket, or None when no run is open here and the call is to pass through untouched.
+
+    Raises:
+        Interrupt: the run is halted, or halts because of this effect.
+        NotInRun: no run is open here, under `install(strict=True)`.
+    """
+    place = place_of(call.kind, call.target)
+    return None if place is None else run(place.recorder.begin(call, place))
+
+
+async def begin_async(call: Call) -> Ticket | None:
+    """Submit an effect from a task. The event loop never waits for the disk."""
+    place = place_of(call.kind, call.target)
+    return None if place is None else await run_async(place.recorder.begin(call, place))
+
+
+@contextmanager
+def guard(what: str) -> Iterator[None]:
+    """Keep a fault of our own away from the user's call: it is logged with its traceback, and the call goes on.
+
+    For what only informs, such as token counts. Never for what decides or records.
+    """
+    try:
+        yield
+    except Exception:
+        log.exception("steplog: could not %s; the call itself is not affected", what)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,10 +41,10 @@ def recorded(root: Path = SHARED) -> tuple[Recorded, ...]:
     return tuple(Recorded(str(file.relative_to(root).with_suffix("")), json.loads(file.read_bytes())) for file in files)
 
 
-def runs(root: Path = SHARED) -> Iterator[tuple[str, list[Recorded]]]:
-    """Yield the runs, each with its exchanges in order."""
+def runs(root: Path = SHARED) -> list[tuple[str, list[Recorded]]]:
+    """Return the runs, each with its exchanges in order."""
     parts: dict[str, list[Recorded]] = {}
     for exchange in recorded(root):
         if exchange.run:
             parts.setdefault(exchange.run, []).append(exchange)
-    yield from parts.items()
+    return list(parts.items())

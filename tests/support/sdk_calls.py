@@ -10,6 +10,7 @@ The description compares equal only for equal values of equal classes, at every 
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
 import json
 import warnings
@@ -143,6 +144,32 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "headers": None if response is None else _headers(response.headers),
         **{name: getattr(error, name, None) for name in names},
     }
+
+
+def assert_as_recorded(outcome: Outcome, tree: dict[str, Any]) -> None:
+    """Assert that a caller got what the provider sent: the tree, the number of events, the bytes, or the error."""
+    response = tree["response"]
+    if response["status"] >= 400:
+        error = outcome.error
+        assert error is not None
+        assert error["status_code"] == response["status"]
+        assert error["body"] == response["body"] or error["body"] == response["body"]["error"]
+    elif response["body_type"] == "sse":
+        assert len(outcome.chunks) + bool(outcome.error) == len(events(response["body"]))
+    elif response["body_type"] == "json":
+        assert outcome.wire == response["body"]
+    elif response["body_type"] == "ndjson":
+        assert outcome.wire == [json.loads(line) for line in response["body"].splitlines()]
+    else:
+        assert outcome.value.value == base64.b64decode(response["body"])
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """Return the events that the SDK shows: all but pings and the end marker, and nothing after an error."""
+    lines = [line.removeprefix("data:").strip() for line in text.splitlines() if line.startswith("data:")]
+    shown = [event for line in lines if line != "[DONE]" and (event := json.loads(line)).get("type") != "ping"]
+    error = next((i for i, event in enumerate(shown) if event.get("error")), len(shown))
+    return shown[: error + 1]
 
 
 async def _perform(tree: dict[str, Any], client: Any, *, raw: bool) -> Outcome:

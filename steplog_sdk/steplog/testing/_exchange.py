@@ -138,9 +138,16 @@ def canonical(tree: Any) -> str:
     """Return equal text for equal requests.
 
     A key whose value is null counts as absent: programs echo a model's message either with or without its null fields,
-    and every provider takes both for the same.
+    and every provider takes both for the same. So does `"stream": false`, which some versions of the SDKs spell out.
     """
-    return json.dumps(_without_nulls(tree), sort_keys=True, separators=(",", ":"))
+    return json.dumps(plain(tree), sort_keys=True, separators=(",", ":"))
+
+
+def plain(tree: Any) -> Any:
+    """Return a request body without what it may say or leave out; see `canonical`."""
+    if isinstance(tree, dict) and tree.get("stream") is False:
+        tree = {key: value for key, value in tree.items() if key != "stream"}
+    return _without_nulls(tree)
 
 
 def normal_path(path: str) -> str:

@@ -23,7 +23,17 @@ from socketserver import TCPServer
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from steplog.testing._exchange import Exchange, Hit, Reply, canonical, first_difference, leaves, load, normal_path
+from steplog.testing._exchange import (
+    Exchange,
+    Hit,
+    Reply,
+    canonical,
+    first_difference,
+    leaves,
+    load,
+    normal_path,
+    plain,
+)
 
 __all__ = ["Exchange", "Fault", "Hit", "LocalProvider", "Reply", "load"]
 
@@ -64,10 +74,10 @@ class Fault:
 class LocalProvider:
     """Answers from a script, from a handler, or from both (the handler first; None from it means the script).
 
-    A script's exchange is recognised by method, path with query, and JSON body (a null field counts as absent); a body
-    of any other type is not compared. Exchanges that nothing tells apart answer in their order, so that a poll can
-    see progress. A request that nothing answers gets status 404 with a message that names the first difference from the
-    nearest exchange, and is kept in `unmatched`.
+    A script's exchange is recognised by method, path with query, and JSON body (a null field counts as absent, and so
+    does `stream: false`); a body of any other type is not compared. Exchanges that nothing tells apart answer in their
+    order, so that a poll can see progress. A request that nothing answers gets status 404 with a message that names
+    the first difference from the nearest exchange, and is kept in `unmatched`.
 
     Args:
         *script: exchanges, schema-1 trees, cassette files, or folders of them.
@@ -325,7 +335,7 @@ def _nearest(exchanges: Iterable[Exchange], found: Any) -> str:
     mine = leaves(found)
     bodies = [(exchange.name, None if exchange.body is None else json.loads(exchange.body)) for exchange in exchanges]
     name, wanted = max(bodies, key=lambda pair: len(mine & leaves(pair[1])) / len(mine | leaves(pair[1])))
-    return f"The nearest is {name}: {first_difference(wanted, found)}"
+    return f"The nearest is {name}: {first_difference(wanted, plain(found))}"
 
 
 def _append_line(file: str | Path, hit: Hit) -> None:

@@ -1,0 +1,249 @@
+"""What looks like a secret is taken out before anything is written.
+
+Works on bytes: one JSON document, one body, one chunk. A rule replaces only characters that a token consists of, by a
+marker without quotes, backslashes or control characters, so JSON stays JSON. A false alarm is not harmless (a step
+whose result was redacted cannot be returned again), so every rule asks for the shape of a real credential: prefix,
+length, alphabet and what stands around it.
+
+Most text holds no secret. Each rule is therefore led by a hint, a cheap search for a few rare bytes that every match
+has; its costly expression runs only where the hint is found.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from steplog._kernel.refusal import DEPTH, too_deep
+from steplog.errors import EncodeError
+
+MIN_SECRET: Final = 8
+"""Characters below which a given secret is ignored: `true` or `dev` would take ordinary words out of every log."""
+
+# Where a token may begin: not inside a word, a base64 text or an id. In JSON the `n` of a preceding `\\n` is no letter.
+_START: Final = rb"(?:(?<![A-Za-z0-9_+/-])|(?<=\\[nrtbf])|(?<=\\u00[01][0-9a-f]))"
+_END: Final = rb"(?![A-Za-z0-9_+/=-])"
+# At least one digit among the next characters of the token: words joined by hyphens have none.
+_DIGIT: Final = rb"(?=[A-Za-z_.~+/-]*[0-9])"
+
+Hint = bytes | re.Pattern[bytes]
+
+
+class Pattern(NamedTuple):
+    """One kind of secret.
+
+    Attributes:
+        kind: name in the marker `[redacted:<kind>]`.
+        hint: bytes, or an expression, found in every text that `find` can match.
+        find: the expression; the group `secret`, or else the whole match, is replaced.
+        accept: a last look at a match that has the shape; None accepts all.
+    """
+
+    kind: str
+    hint: Hint
+    find: re.Pattern[bytes]
+    accept: Callable[[bytes], bool] | None = None
+
+
+def _is_basic(secret: bytes) -> bool:
+    """Whether base64 text says `user:password`; in prose, "Basic authentication" does not."""
+    try:
+        return b":" in binascii.a2b_base64(secret + b"=" * (-len(secret) % 4), strict_mode=True)
+    except binascii.Error:
+        return False
+
+
+def _is_password(secret: bytes) -> bool:
+    """Whether the password of a URL is one, and not the placeholder of a manual or a template."""
+    return secret.lower() not in _PLACEHOLDERS and not re.fullmatch(rb"[$%{<\[(].*|[*x.]+|\.\.\.", secret, re.DOTALL)
+
+
+_PLACEHOLDERS: Final = frozenset((b"password", b"passwd", b"pass", b"pwd", b"secret", b"token", b"your-password"))
+
+_A: Final = re.compile(rb"A(?:Iza|KIA|SIA)")
+_DASH: Final = b"sk-"
+_UNDERSCORE: Final = re.compile(rb"_(?:(?<=gsk_)|(?<=gh[pousr]_)|(?<=hf_)|(?<=[sr]k_)|(?<=ithub_)|(?<=ithub_pat_))")
+
+# Line ends inside a key block: real ones, or those of JSON inside JSON inside JSON.
+_FOLD: Final = rb"(?:\s|\\+[nrt])"
+
+
+def _token(expression: bytes) -> re.Pattern[bytes]:
+    return re.compile(_START + b"(?:" + expression + b")" + _END)
+
+
+PATTERNS: Final = (
+    Pattern("anthropic-key", _DASH, _token(rb"sk-ant-[A-Za-z0-9_-]{16,}")),
+    Pattern(
+        "openai-key",
+        _DASH,
+        _token(
+            rb"sk-(?:proj|svcacct|admin|None|or|lf)-" + _DIGIT + rb"[A-Za-z0-9_-]{16,}"
+            rb"|sk-(?:[a-z0-9]{1,12}-){0,2}" + _DIGIT + rb"[A-Za-z0-9_]{20,}"
+        ),
+    ),
+    Pattern("google-key", _A, _token(rb"AIza[A-Za-z0-9_-]{35}")),
+    Pattern("aws-key", _A, _token(rb"A[KS]IA[A-Z0-9]{16}")),
+    Pattern("groq-key", _UNDERSCORE, _token(rb"gsk_[A-Za-z0-9]{32,}")),
+    Pattern("huggingface-key", _UNDERSCORE, _token(rb"hf_[A-Za-z0-9]{30,}")),
+    Pattern("github-token", _UNDERSCORE, _token(rb"gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,}")),
+    Pattern("stripe-key", _UNDERSCORE, _token(rb"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}")),
+    Pattern("slack-token", b"xox", _token(rb"xox[abeoprs]-" + _DIGIT + rb"[A-Za-z0-9-]{10,}")),
+    Pattern(
+        "bearer",
+        b"earer ",
+        re.compile(rb"\b[Bb]earer (?P<secret>" + _DIGIT + rb"[A-Za-z0-9._~+/-]{16,}={0,2})"),
+    ),
+    Pattern("basic", b"asic ", re.compile(rb"\b[Bb]asic (?P<secret>[A-Za-z0-9+/]{8,}={0,2})" + _END), _is_basic),
+    # Three parts of a signed token, or the five of an encrypted one, whose second may be empty.
+    Pattern(
+        "jwt",
+        b"eyJ",
+        _token(rb"eyJ[A-Za-z0-9_-]{8,}(?:\.eyJ[A-Za-z0-9_-]{8,}|(?:\.[A-Za-z0-9_-]*){3})\.[A-Za-z0-9_-]{8,}"),
+    ),
+    Pattern(
+        "private-key",
+        b"PRIVATE KEY",
+        re.compile(
+            rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+            # Headers of an encrypted key, then lines of base64; at least one line, or it is talk about keys.
+            rb"(?:" + _FOLD + rb"|(?:Proc-Type|DEK-Info|Version|Comment): ?[A-Za-z0-9,. -]+)*"
+            rb"[A-Za-z0-9+/=]{16,}(?:" + _FOLD + rb"+[A-Za-z0-9+/=]+)*" + _FOLD + rb"*"
+            rb"(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----)?"
+        ),
+    ),
+    Pattern(
+        "password",
+        b"@",
+        re.compile(rb"://[^\s/:@\"'<>\\]*:(?P<secret>[^\s/@\"'<>\\]+)@(?=[A-Za-z0-9\[])"),
+        _is_password,
+    ),
+)
+"""The rules that a `Redactor` has when none are given."""
+
+
+class Redactor:
+    """Replaces secrets in bytes.
+
+    Args:
+        patterns: kinds of secrets to look for.
+        secrets: values known to be secret, such as those of environment variables called KEY, TOKEN, SECRET or
+            PASSWORD. Values shorter than 8 characters are ignored.
+    """
+
+    __slots__ = ("_groups", "_secrets")
+
+    def __init__(self, patterns: Iterable[Pattern] = PATTERNS, secrets: Iterable[str] = ()) -> None:
+        groups: dict[Hint, list[Pattern]] = {}
+        for pattern in patterns:
+            groups.setdefault(pattern.hint, []).append(pattern)
+        self._groups = tuple((_finder(hint), tuple(found)) for hint, found in groups.items())
+        spellings = {spelling for secret in secrets if len(secret) >= MIN_SECRET for spelling in _spellings(secret)}
+        # The longest first: a secret that contains another must go whole.
+        self._secrets = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
+
+    def redact(self, data: bytes) -> tuple[bytes, int]:
+        """Return the data with every secret replaced by `[redacted:<kind>]`, and how many were replaced.
+
+        Data without secrets comes back as the same object. Redacting twice changes nothing more.
+        """
+        count = 0
+        for spelling in self._secrets:
+            if spelling in data:
+                count += data.count(spelling)
+                data = data.replace(spelling, b"[redacted:secret]")
+        for found, patterns in self._groups:
+            if found(data):
+                for pattern in patterns:
+                    data, more = _apply(pattern, data)
+                    count += more
+        return data, count
+
+
+def _finder(hint: Hint) -> Callable[[bytes], object]:
+    return hint.search if isinstance(hint, re.Pattern) else lambda data: hint in data
+
+
+def _apply(pattern: Pattern, data: bytes) -> tuple[bytes, int]:
+    marker = b"[redacted:" + pattern.kind.encode() + b"]"
+    group = "secret" if "secret" in pattern.find.groupindex else 0
+    parts: list[bytes] = []
+    end = 0
+    for match in pattern.find.finditer(data):
+        if pattern.accept is None or pattern.accept(match[group]):
+            parts += data[end : match.start(group)], marker
+            end = match.end(group)
+    return (b"".join((*parts, data[end:])), len(parts) // 2) if parts else (data, 0)
+
+
+def _spellings(secret: str) -> set[bytes]:
+    """A secret as text, as JSON encoders write it, and as JSON inside JSON, where tool arguments travel."""
+    spellings = {secret}
+    for _ in range(2):
+        spellings |= {
+            json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in spellings for ascii_only in (True, False)
+        }
+    spellings |= {spelling.replace("/", "\\/") for spelling in spellings}
+    return {spelling.encode("utf-8", "surrogatepass") for spelling in spellings}
+
+
+_CREDENTIALS: Final = frozenset(
+    (
+        "authorization",
+        "authorization_token",
+        "api_key",
+        "x-api-key",
+        "client_secret",
+        "password",
+        "access_token",
+        "refresh_token",
+    )
+)
+_SERVERS: Final = frozenset(("tools", "mcp_servers"))
+
+
+def redact_request(tree: Any) -> Any:
+    """Return a request body without the credentials that its own fields hold; the same object where there are none.
+
+    Replaced are str values under the names of credentials (`authorization`, `api_key`, `password`, ...; in any case),
+    and every value under `headers` in the entries of `tools` and `mcp_servers`, which are sent to MCP servers.
+
+    Raises:
+        EncodeError: the body nests deeper than 100 levels.
+    """
+    return _request(tree, 0, server=False)
+
+
+def _request(tree: Any, depth: int, *, server: bool) -> Any:
+    if not isinstance(tree, (dict, list)):
+        return tree
+    if depth >= DEPTH:
+        raise EncodeError(f"The request body {too_deep(tree).problem}", path="body", type_name=type(tree).__name__)
+    if isinstance(tree, list):
+        items = [_request(item, depth + 1, server=server) for item in tree]
+        return items if any(new is not old for new, old in zip(items, tree, strict=True)) else tree
+    changed = {}
+    for key, item in tree.items():
+        new = _field(key, item, depth, server=server)
+        if new is not item:
+            changed[key] = new
+    return {**tree, **changed} if changed else tree
+
+
+def _field(key: str, item: Any, depth: int, *, server: bool) -> Any:
+    name = key.lower()
+    if name in _CREDENTIALS and isinstance(item, str):
+        return _hidden(item, name)
+    if server and name == "headers" and item is not None:
+        if not isinstance(item, dict):
+            return _hidden(item, "header")
+        return {header: _hidden(value, "header") for header, value in item.items()}
+    return _request(item, depth + 1, server=isinstance(item, list) and name in _SERVERS)
+
+
+def _hidden(value: Any, kind: str) -> Any:
+    marker = f"[redacted:{kind}]"
+    return value if value in ("", marker) else marker

@@ -10,7 +10,7 @@ import click
 from steplog._cli import facts
 from steplog._cli.lookup import Found, holder_of, open_run, store_at
 from steplog._cli.options import common
-from steplog._cli.output import columns, console, emit_json, fits, one_line
+from steplog._cli.output import columns, console, emit_json, fits, one_line, printable
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ STATUS_STYLE = {
 }
 
 
-@click.command()
+@click.command(short_help="List the runs.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many of the newest.")
 @common
 def ls(limit: int, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
@@ -76,10 +76,9 @@ def _print(rows: list[dict[str, Any]], total: int) -> None:
 def _cells(row: dict[str, Any]) -> list[Text]:
     from rich.text import Text
 
-    reason = f" ({row['reason']})" if row.get("reason") and row["reason"] != row["status"] else ""
     return [
         Text(row["run"], style="bold"),
-        Text(row["status"] + reason, style=STATUS_STYLE.get(row["status"], "")),
+        Text(status_words(row), style=STATUS_STYLE.get(row["status"], "")),
         Text(steps(row)),
         Text(facts.tokens(row.get("tokens"))),
         Text(when(row.get("started"))),
@@ -97,7 +96,15 @@ def _print_stacked(row: dict[str, Any]) -> None:
     target.print(run)
     for heading, cell in zip(HEADINGS[1:], rest, strict=True):
         if cell.plain:
-            target.print(Text(f"  {heading.lower():<8}", style="dim").append_text(cell))
+            target.print(Text.assemble((f"  {heading.lower():<8}", "dim"), cell))
+
+
+def status_words(row: dict[str, Any]) -> str:
+    """The status with its reason code, where that says more."""
+    reason = row.get("reason")
+    if not reason or (row["status"], reason) == ("completed", "done"):
+        return str(row["status"])
+    return printable(f"{row['status']} ({reason})")
 
 
 def steps(row: dict[str, Any]) -> str:

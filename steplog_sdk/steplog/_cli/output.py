@@ -7,6 +7,7 @@ and control characters are shown instead of sent, because a terminal obeys them.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -97,6 +98,16 @@ def error_facts(error: BaseException) -> dict[str, Any]:
 def say(text: str) -> None:
     """Print a line about the run on stderr, where it does not mix with the output of the script."""
     print(f"steplog: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def user() -> str:
+    """Who is at the keyboard, for the record."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"  # a container may run under a number that has no name
 
 
 def command(*words: str, home: Path | None = None) -> str:

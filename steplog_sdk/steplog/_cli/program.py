@@ -1,22 +1,27 @@
 """An entry program: what it is, which revision of it, and how python would run it.
 
-`steplog run` records a program and `steplog resume` finds it again, so both forms live here: the recorded one is
-`{"script": path, "argv": [...], "cwd": path}`, with `module` in place of `script` for `python -m`.
+A log names its program as `{"script": path, "module": name or null, "argv": [...], "cwd": path}`.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from steplog.errors import InvalidArgument, SteplogError
 
-# Marks a run that `steplog run` opened around the program; any other program opens its run by itself.
-WRAPPED: Final = "opened_by"
+# Packages whose frames a traceback of the program leaves out: ours, and the one that starts a script.
+_OURS: Final = frozenset({"steplog", "steplog_interceptors", "runpy"})
+
+# The trigger of a run that `steplog run` opened around its program; any other program opens its run by itself.
+WRAPPED: Final = "steplog run"
 
 
 class Program(NamedTuple):
@@ -35,11 +40,6 @@ class Program(NamedTuple):
     cwd: str
     is_module: bool = False
     given: str = ""
-
-    def entry(self) -> dict[str, Any]:
-        """The form that `run.created` keeps."""
-        kind = "module" if self.is_module else "script"
-        return {kind: self.name, "argv": list(self.argv), "cwd": self.cwd, WRAPPED: "steplog run"}
 
 
 def typed(name: str, argv: Sequence[str], *, is_module: bool) -> Program:
@@ -60,15 +60,16 @@ def recorded(entry: dict[str, Any] | None, run_id: str) -> Program:
     Raises:
         SteplogError: the run names none, or it is not there any more.
     """
-    name = (entry or {}).get("script") or (entry or {}).get("module")
-    if not entry or not name:
+    entry = entry or {}
+    name = entry.get("module") or entry.get("script")
+    if not name:
         message = (
             f"run {run_id} does not say which program started it, so it cannot be started from here.\n"
             f'Run the program yourself; steplog.run("{run_id}") in it goes on where the log ends.'
         )
         raise SteplogError(message, run_id=run_id)
-    is_module = "script" not in entry
-    program = Program(name, tuple(entry.get("argv", ())), entry.get("cwd") or str(Path.cwd()), is_module, name)
+    argv, cwd = tuple(entry.get("argv", ())), entry.get("cwd") or str(Path.cwd())
+    program = Program(name, argv, cwd, is_module=bool(entry.get("module")), given=name)
     _check_present(program, run_id)
     return program
 
@@ -90,25 +91,49 @@ def revision(program: Program) -> str | None:
     """The code revision of a program, or None where its file cannot be told."""
     from steplog._runtime import origin
 
-    file = _module_file(program.name) if program.is_module else Path(program.cwd, program.name)
-    return None if file is None else origin.revision(file)
+    file = _file(program)
+    return None if file is None else origin.revision(Path(file))
 
 
-def _module_file(name: str) -> Path | None:
-    from importlib.util import find_spec
+def _file(program: Program) -> str | None:
+    if not program.is_module:
+        return str(Path(program.cwd, program.name))
+    spec = _spec(program)
+    return spec.origin if spec is not None and spec.has_location else None
 
+
+def _spec(program: Program) -> ModuleSpec | None:
+    """What python would run for `-m`; None where it would refuse to, which it says itself when it is asked."""
     try:
-        spec = find_spec(name)
+        spec = find_spec(program.name)
+        package = spec is not None and spec.submodule_search_locations is not None
+        return find_spec(f"{program.name}.__main__") if package else spec
     except (ImportError, ValueError):
-        return None  # python says so itself when it is asked to run the module
-    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+        return None
+
+
+@contextmanager
+def as_python_would(program: Program) -> Iterator[None]:
+    """Let this process look like `python SCRIPT ARGS` before the program runs.
+
+    The run is opened inside, so what it records of its origin is what it would record without the command line.
+    """
+    before = sys.modules["__main__"], sys.argv, list(sys.path)
+    if not sys.flags.safe_path:
+        sys.path[0] = program.cwd if program.is_module else str(Path(program.name).resolve().parent)
+    main = ModuleType("__main__")
+    main.__file__ = _file(program)
+    main.__spec__ = _spec(program) if program.is_module else None
+    sys.modules["__main__"] = main
+    sys.argv = [program.given or program.name, *program.argv]
+    try:
+        yield
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before
 
 
 def execute(program: Program) -> None:
-    """Run the program as `__main__`, with `sys.argv` and `sys.path[0]` as python itself would set them."""
-    sys.argv = [program.given or program.name, *program.argv]
-    if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.name))  # noqa: PTH109, PTH120
+    """Run the program as `__main__`."""
     if program.is_module:
         runpy.run_module(program.name, run_name="__main__", alter_sys=True)
     else:
@@ -116,10 +141,26 @@ def execute(program: Program) -> None:
 
 
 def without_our_frames(error: BaseException) -> BaseException:
-    """`error` with a traceback that begins in the program, as if python had run it."""
-    ours = (str(Path(__file__).parent), "<frozen runpy>", "<frozen importlib")
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(ours):
+    """`error` with the tracebacks that it would have if python had run the program and nothing had been recorded."""
+    queue: list[BaseException | None] = [error]
+    visited = set()
+    while queue:
+        current = queue.pop()
+        if current is None or id(current) in visited:
+            continue
+        visited.add(id(current))
+        current.__traceback__ = _theirs(current.__traceback__)
+        queue += [current.__cause__, current.__context__]
+    return error
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
+            kept.append(trace)
         trace = trace.tb_next
-    # A program that failed before its first line (a syntax error) has only our frames; python shows none then.
-    return error.with_traceback(trace)
+    chain = None
+    for one in reversed(kept):
+        chain = TracebackType(chain, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return chain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from steplog._cli import facts
-from steplog._cli.ls import STATUS_STYLE, steps, when
+from steplog._cli.ls import STATUS_STYLE, status_words, steps, when
 from steplog._cli.output import columns, console, fits, one_line, printable
 
 # Glyph, its stand-in for terminals that cannot show it, and style. The status is also written out wherever it is not
@@ -53,8 +54,7 @@ def print_run(run: dict[str, Any]) -> None:
 
 
 def _header(run: dict[str, Any]) -> Iterator[Text]:
-    status = run["status"] + (f" ({run['reason']})" if run["reason"] and run["reason"] != run["status"] else "")
-    yield Text.assemble((run["run"], "bold"), "  ", (printable(status), STATUS_STYLE.get(run["status"], "")))
+    yield Text.assemble((run["run"], "bold"), "  ", (status_words(run), STATUS_STYLE.get(run["status"], "")))
     for name, value in _facts(run):
         if value:
             yield Text.assemble((f"  {name:<11}", "dim"), printable(value))
@@ -74,7 +74,7 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
         + "".join(f", {count} {word}" for word, count in run["steps"].items() if word not in {"total", "done"}),
     )
     yield "tokens", facts.tokens(run["tokens"])
-    yield "log", f"{run['events']} events, {run['durability'] or 'unknown'} durability, {_times(run['epochs'])}"
+    yield "log", f"{run['events']} events, {run['durability'] or 'unknown'}, {_times(run['epochs'])}"
     yield "held by", _holder(run["holder"])
     yield "error", _error(run["error"])
 
@@ -89,8 +89,8 @@ def _trigger(trigger: Any) -> str:
 def _program(entry: Any) -> str:
     if not isinstance(entry, dict):
         return ""
-    name = entry.get("script") or (f"-m {entry['module']}" if entry.get("module") else "")
-    return " ".join([name, *map(str, entry.get("argv") or ())])
+    name = ["-m", entry["module"]] if entry.get("module") else [entry.get("script") or ""]
+    return shlex.join([*name, *map(str, entry.get("argv") or ())]) if name[-1] else ""
 
 
 def _times(epochs: int) -> str:

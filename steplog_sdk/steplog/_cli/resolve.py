@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 from typing import Any, NamedTuple
 
 import click
 
 from steplog._cli.lookup import Found, find_run, find_step, open_run
 from steplog._cli.options import chosen_home, common
-from steplog._cli.output import command, console, emit_json, printable
+from steplog._cli.output import command, console, emit_json, printable, user
 
 
 class Verdict(NamedTuple):
@@ -24,7 +22,7 @@ class Verdict(NamedTuple):
 
     how: str
     result: Any = None
-    message: str | None = None
+    message: str = ""
 
 
 EXAMPLES = """\b
@@ -35,7 +33,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(short_help="Settle a step whose outcome is not known.", epilog=EXAMPLES)
 @click.argument("run", metavar="RUN")
 @click.argument("step", metavar="STEP")
 @click.option("--done", metavar="JSON", help="It happened; this is its result.")
@@ -49,7 +47,7 @@ def resolve(run: str, step: str, **options: Any) -> None:
     verdict = _verdict(options["done"], options["failed"], retry=options["retry"])
     found = find_run(run, options["home"])
     step_id = find_step(open_run(found).state, step).id
-    by = options["by"] or _user()
+    by = options["by"] or user()
     _settle(found, step_id, verdict, by, options["note"])
     resume = command("resume", found.run_id, home=chosen_home(options["home"]))
     if options["as_json"]:
@@ -63,27 +61,11 @@ def resolve(run: str, step: str, **options: Any) -> None:
 def _verdict(done: str | None, failed: str | None, *, retry: bool) -> Verdict:
     if (done is not None) + (failed is not None) + retry != 1:
         raise click.UsageError("Say exactly one of --done JSON, --retry and --failed MESSAGE.")
+    from steplog._runtime.resolve import json_value
+
     if failed is not None:
         return Verdict("failed", message=failed)
-    return Verdict("retry") if done is None else Verdict("done", result=_json(done))
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        message = f"{text!r} is not JSON ({error}). A text needs its own quotes: --done '\"sent\"'; no result is null."
-        raise click.BadParameter(message, param_hint="--done") from None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        # A container may run under a number that has no name.
-        import os
-
-        return f"uid {os.getuid()}"
+    return Verdict("retry") if done is None else Verdict("done", result=json_value(done))
 
 
 def _settle(found: Found, step_id: str, verdict: Verdict, by: str, note: str | None) -> None:

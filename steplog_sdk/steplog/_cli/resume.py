@@ -24,7 +24,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(short_help="Start a run's program again, where it stopped.", epilog=EXAMPLES)
 @click.argument("run", metavar="RUN")
 @common
 def resume(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click's own form
@@ -37,7 +37,7 @@ def resume(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click'
     program = programs.recorded(state.created.get("entry"), found.run_id)
     _say_what_changed(state, program)
     named_home = chosen_home(home)
-    if WRAPPED in state.created.get("entry", {}):
+    if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)
         return record(program, home=found.home, named_home=named_home, run_id=found.run_id, as_json=as_json)
     return _start(program, found, named_home, as_json=as_json)

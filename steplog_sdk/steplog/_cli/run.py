@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from steplog._cli import program as programs
 from steplog._cli.lookup import Found, open_run, store_at
 from steplog._cli.options import chosen_home, common
-from steplog._cli.output import command, emit_json, printable, say, with_home
-from steplog._cli.program import Program
+from steplog._cli.output import command, emit_json, printable, say, user, with_home
+from steplog._cli.program import WRAPPED, Program
 from steplog.errors import RunStopped, SteplogError
+
+if TYPE_CHECKING:
+    from steplog._runtime.run import Run
 
 FAILED = 1
 STOPPED = 75  # EX_TEMPFAIL: try again, once somebody has decided
@@ -29,7 +32,9 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.command(
+    short_help="Run a script and record it.", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False}
+)
 @click.option("--id", "run_id", metavar="ID", help="The run's id; an id that exists is resumed.  [default: a new ULID]")
 @click.option("--goal", metavar="TEXT", help="What the run is for.")
 @click.option("--durability", metavar="LEVEL", help="`durable` (survives power loss) or `process`.")
@@ -63,27 +68,26 @@ def record(
     # Absolute, and in the environment: the program may change its directory, and may open runs of its own.
     os.environ["STEPLOG_HOME"] = str(home.absolute())
     steplog.install(durability=durability)
-    chosen = run_id
-    if chosen is None:
-        chosen = steplog.new_run_id()
-        say(f"run {chosen}")
-    code, go_on = _run(program, chosen, goal)
+    with programs.as_python_would(program):
+        opened = steplog.run(run_id, goal=goal, trigger={"kind": WRAPPED, "by": user()})
+        if run_id is None:
+            say(f"run {opened.run_id}")
+        code, go_on = _run(program, opened)
+    _summarise(opened)
     if as_json:
-        emit_json(outcome(Found(store_at(home), home, chosen), code, go_on), compact=True)
+        emit_json(outcome(Found(store_at(home), home, opened.run_id), code, go_on), compact=True)
     if go_on:
         sys.stdout.flush()
         print(with_home(go_on, named_home), file=sys.stderr, flush=True)
     return code
 
 
-def _run(program: Program, run_id: str, goal: str | None) -> tuple[int, str]:
+def _run(program: Program, opened: Run) -> tuple[int, str]:
     """The exit code, and the command that goes on, or ""."""
-    import steplog
-
-    resume = command("resume", run_id)
+    resume = command("resume", opened.run_id)
     entered = False
     try:
-        with steplog.run(run_id, goal=goal, version=programs.revision(program), entry=program.entry()):
+        with opened:
             entered = True
             return _finish(program), ""
     except RunStopped as stopped:
@@ -97,6 +101,15 @@ def _run(program: Program, run_id: str, goal: str | None) -> tuple[int, str]:
             raise  # the log's own failure, not the program's: it is reported like that of any verb
         sys.excepthook(type(shown), shown, shown.__traceback__)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED, resume
+
+
+def _summarise(opened: Run) -> None:
+    replayed, executed = opened.replayed, opened.executed
+    say(f"run {opened.run_id}: {_count(replayed)} returned from the log, {_count(executed)} executed")
+
+
+def _count(steps: int) -> str:
+    return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
 def _finish(program: Program) -> int:

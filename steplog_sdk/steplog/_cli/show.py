@@ -27,7 +27,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(short_help="See what a run or a step did.", epilog=EXAMPLES)
 @click.argument("run", metavar="RUN")
 @click.argument("step", metavar="[STEP]", required=False)
 @common

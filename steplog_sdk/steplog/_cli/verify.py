@@ -31,7 +31,7 @@ class Fault(NamedTuple):
     error: StoreError
 
 
-@click.command()
+@click.command(short_help="Check that a log is whole.")
 @click.argument("run", metavar="RUN")
 @common
 def verify(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name

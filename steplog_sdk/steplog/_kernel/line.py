@@ -209,6 +209,8 @@ class Scanner:
         event = _parse(line)
         if event is None or event.seq != len(self._events) or event.epoch < self._epoch:
             return None
+        if event.seq == 0 and _newer_format(line):
+            return None  # a later format may keep the line and change what it means
         return event
 
     def _judge(self, rest: bytes) -> tuple[Verdict, Damage | None]:

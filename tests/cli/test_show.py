@@ -1,0 +1,143 @@
+"""`steplog show` tells what a run did, and everything that is known of a step."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import pytest
+
+from tests.cli.logs import ANSWER, INNER, MAIL, MODEL, REQUEST, TOOL, LogFile, refund_run
+
+
+def test_a_run_says_what_it_was_for_and_how_it_stands(home, invoke):
+    refund_run(home)
+    text = invoke("show", "refund-1001").stdout
+    for words in ("refund-1001", "interrupted", "refund the damaged item", "git:0123456789", "command by ada",
+                  "/srv/agent.py ord_1001", "3/4 done", "1 in doubt", "1,204 in, 88 out"):  # fmt: skip
+        assert words in text
+
+
+def test_steps_are_listed_inside_the_step_that_made_them(home, ask):
+    refund_run(home)
+    tree = ask("show", "refund-1001")["tree"]
+    assert [node["step"] for node in tree] == [MODEL, TOOL, MAIL]
+    assert [node["step"] for node in tree[1]["steps"]] == [INNER]
+
+
+def test_the_list_is_indented_by_scope_and_holds_whole_ids(home, invoke):
+    refund_run(home)
+    lines = invoke("show", "refund-1001").stdout.splitlines()
+    outer = next(line for line in lines if TOOL in line)
+    inner = next(line for line in lines if INNER in line)
+    assert len(inner) - len(inner.lstrip()) > len(outer) - len(outer.lstrip())
+
+
+def test_a_step_in_doubt_comes_with_the_command_that_settles_it(home, ask):
+    refund_run(home)
+    assert ask("show", "last")["next"] == [
+        f"steplog resolve refund-1001 {MAIL} --done JSON | --retry | --failed MESSAGE"
+    ]
+
+
+def test_a_home_named_by_option_is_named_in_the_command(home, invoke):
+    refund_run(home)
+    assert f"--home {home}" in invoke("show", "last", "--home", str(home)).stdout
+
+
+def test_a_model_call_is_shown_message_by_message(home, invoke):
+    refund_run(home)
+    text = invoke("show", "last", MODEL).stdout
+    for words in ("--- system", "You are a careful clerk.", "--- user", "Refund order ord_1001.", "temperature",
+                  "--- assistant", '-> refund({"cents": 4200})', "gpt-5.2-2026-02-01", "req_77", "1,204 in, 88 out",
+                  "900 ms waiting on the provider", "10 ms in us", "parsed       ok", "200"):  # fmt: skip
+        assert words in text
+
+
+def test_a_step_as_json_has_input_and_output_verbatim(home, ask):
+    refund_run(home)
+    detail = ask("show", "last", MODEL)
+    assert detail["input"]["body"] == REQUEST
+    assert detail["input"]["params"] == {"text": "plain"}
+    assert detail["output"][0]["body"] == ANSWER
+    assert detail["ms"] == {"total": 910.0, "provider": 900.0, "own": 10.0}
+
+
+def test_a_tool_shows_its_key_arguments_result_and_parent(home, ask):
+    refund_run(home)
+    tool, inner = ask("show", "last", TOOL), ask("show", "last", INNER)
+    assert tool["idempotency_key"] == f"refund-1001:{TOOL}"
+    assert tool["input"] == {"order_id": "ord_1001", "cents": 4200}
+    assert tool["output"] == {"receipt": "r_1"}
+    assert inner["parent"] == TOOL
+    assert inner["input"] == {"text": "a note"}
+
+
+def test_every_attempt_is_listed(home, ask):
+    log = LogFile(home, "r").begin().tool(TOOL, "refund")
+    log.add(
+        "step.finished", TOOL, outcome="failed", attempt=1, error={"type": "Timeout", "message": "slow"}, status=504
+    )
+    log.add("step.started", TOOL, kind="tool_call", target="refund", mode="unsafe", attempt=2)
+    log.add("step.resolved", TOOL, how="done", result=1, by="ada", note="seen in the ledger")
+    first, second = ask("show", "r", TOOL)["attempts"]
+    assert (first["outcome"], first["status_code"], first["error"]["type"]) == ("failed", 504, "Timeout")
+    assert (second["outcome"], second["by"], second["note"]) == ("settled: done", "ada", "seen in the ledger")
+
+
+def test_a_large_body_is_fetched_from_the_body_store(home, ask, invoke):
+    log = LogFile(home, "r").begin()
+    data = b'{"messages":[{"role":"user","content":"' + b"long " * 2000 + b'"}]}'
+    log.model(MODEL, {"body": log.body(data), "size": len(data)})
+    assert ask("show", "r", MODEL)["input"]["body"]["messages"][0]["content"] == "long " * 2000
+    assert "--- user" in invoke("show", "r", MODEL).stdout
+
+
+def test_a_large_result_is_fetched_from_the_body_store(home, ask):
+    log = LogFile(home, "r").begin().tool(TOOL, "search")
+    reference = {"$steplog": "body", "sha256": log.body(b'["found"]'), "size": 9}
+    log.add("step.finished", TOOL, outcome="done", attempt=1, result=reference)
+    assert ask("show", "r", TOOL)["output"] == ["found"]
+
+
+def test_a_body_that_is_gone_is_said_to_be_gone(home, invoke):
+    log = LogFile(home, "r").begin()
+    log.model(MODEL, {"body": "0" * 64, "size": 5000})
+    shown = invoke("show", "r", MODEL)
+    assert shown.exit_code == 0
+    assert "missing" in shown.stdout
+    assert "0" * 64 in shown.stdout
+
+
+def test_events_of_unknown_kinds_are_passed_over_and_named(home, invoke, ask):
+    refund_run(home).add("step.dreamt", MAIL, about="sheep").add("run.sang", song="la")
+    assert invoke("show", "last").exit_code == 0
+    assert [event["type"] for event in ask("show", "last")["unknown_events"]] == ["step.dreamt", "run.sang"]
+    assert "step.dreamt" in str(ask("show", "last", MAIL)["attempts"])
+    assert invoke("show", "last", MAIL).exit_code == 0
+
+
+def test_a_run_that_somebody_holds_is_running(home, ask):
+    log = refund_run(home)
+    lock = os.open(log.path.with_name("events.lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = ask("show", "last")
+    finally:
+        os.close(lock)
+    assert shown["status"] == "running"
+    assert shown["tree"][-1]["status"] == "running"
+    assert shown["next"] == []
+
+
+@pytest.mark.parametrize("poison", ["\x1b[2J", "\x07", "\u202e", "\r"], ids=["escape", "bell", "bidi", "return"])
+def test_what_a_log_holds_cannot_drive_the_terminal(home, invoke, poison):
+    log = LogFile(home, "r").begin(goal=f"goal{poison}")
+    log.tool(TOOL, f"tool{poison}", text=f"argument{poison}", **{f"name{poison}": 1})
+    for words in (("ls",), ("show", "r"), ("show", "r", TOOL)):
+        assert poison not in invoke(*words).stdout
+
+
+def test_markup_in_a_log_is_text(home, invoke):
+    LogFile(home, "r").begin(goal="[bold]now[/bold] :smile:")
+    assert "[bold]now[/bold] :smile:" in invoke("show", "r").stdout

@@ -217,8 +217,9 @@ def _finished(state: RunState, event: Event) -> None:
     if step is None:
         return
     _close(state, step, event, DONE if event.data.get("outcome") == "done" else FAILED)
-    # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
-    state.retry.update(retried for retried in event.data.get("retry", ()) if retried in state.steps)
+    if "retry" in event.data:
+        # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
+        state.retry.update(retried for retried in event.data["retry"] if retried in state.steps)
 
 
 def _close(state: RunState, step: StepState, event: Event, status: str) -> None:

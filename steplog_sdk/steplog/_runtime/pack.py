@@ -32,26 +32,32 @@ class Body(NamedTuple):
 
 
 class Sink:
-    """Collects what one event puts into the body store, and counts what was redacted on the way."""
+    """Collects what one event puts into the body store, and takes secrets out of everything that it writes.
 
-    __slots__ = ("_redactor", "bodies", "redacted")
+    What stands in the line is redacted once, as part of the whole line; what goes to the body store, by itself.
+    """
+
+    __slots__ = ("_inline", "_redactor", "bodies", "redacted")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
+        self._inline: list[bytes] = []
         self.bodies: list[tuple[str, bytes]] = []
         self.redacted = 0
 
     def value(self, tree: Any) -> Any:
         """An encoded value as it stands in a line: itself, or a reference when it is large."""
-        data = self._clean(orjson.dumps(tree))
+        data = orjson.dumps(tree)
         if len(data) <= INLINE_LIMIT:
+            self._inline.append(data)
             return orjson.Fragment(data)
+        data = self._clean(data)
         return {"$steplog": "body", "sha256": self._store(data), "size": len(data)}
 
     def detail(self, node: Any) -> Any:
-        """A detail tree with every `Body` in it replaced by a body form, and strings redacted."""
+        """A detail tree with every `Body` in it replaced by a body form."""
         if isinstance(node, Body):
-            return self._form(self._clean(node.data))
+            return self._form(node.data)
         if isinstance(node, dict):
             return {key: self.detail(value) for key, value in node.items()}
         if isinstance(node, (list, tuple)):
@@ -59,8 +65,16 @@ class Sink:
         return node
 
     def line(self, data: dict[str, Any]) -> bytes:
-        """The event's data as JSON bytes, redacted once more as a whole."""
-        return self._clean(orjson.dumps(data))
+        """The event's data as JSON bytes without secrets.
+
+        `data` gains `redacted`, the number of places, where a value or body lost something: it cannot be returned again.
+        """
+        cleaned, count = self._redactor.redact(orjson.dumps(data))
+        if count:
+            self.redacted += sum(self._redactor.redact(part)[1] for part in self._inline)
+        if self.redacted:
+            cleaned, _ = self._redactor.redact(orjson.dumps({**data, "redacted": self.redacted}))
+        return cleaned
 
     def _clean(self, data: bytes) -> bytes:
         cleaned, count = self._redactor.redact(data)
@@ -69,8 +83,13 @@ class Sink:
 
     def _form(self, data: bytes) -> dict[str, Any]:
         if len(data) > INLINE_LIMIT:
+            data = self._clean(data)
             return {"body": self._store(data), "size": len(data)}
-        return inline_form(data)
+        form = inline_form(data)
+        if "base64" in form:
+            return inline_form(self._clean(data))
+        self._inline.append(data)
+        return form
 
     def _store(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()

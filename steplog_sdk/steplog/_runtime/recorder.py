@@ -353,8 +353,6 @@ class Recorder:
         if "result" in detail:
             data["result"] = sink.value(detail.pop("result"))
         data.update(sink.detail(detail))
-        if sink.redacted:
-            data["redacted"] = sink.redacted
         data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
         return self.journal.submit(ev.STEP_FINISHED, ticket.step, sink.line(data), sink.bodies)
 

@@ -1,0 +1,205 @@
+"""One logical call of an SDK while it is under way: what it asked, what it got, and where that is written.
+
+It belongs to the frame that opened it. A stream that outlives the frame keeps its own reference.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any, Final
+
+import orjson
+
+from steplog import plugins
+from steplog.errors import StepFailed
+from steplog_interceptors._canonical import Canonical, Wire, canonical, digest, read_wire
+from steplog_interceptors._derive import derive
+from steplog_interceptors._exchange import Exchange
+from steplog_interceptors._sdk import UNKNOWN, Sdk, parameters, target
+
+
+class Refused(BaseException):
+    """Carries an error of steplog through an SDK.
+
+    The anthropic SDK takes any `Exception` of its HTTP client for a failed connection and tries again; an error that
+    says "this call may not be made" must reach the caller as it is.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class LogicalCall:
+    """One logical call: one step, with an exchange for each attempt.
+
+    Attributes:
+        sdk: the SDK that makes it.
+        net: it is a bare send that no scope announced.
+        ticket: the step, once the first request is known.
+        passing: no run is open here; nothing is recorded.
+        stream: the body that is still to be read, live or replayed, or None.
+        closed: the frame that opened it is gone.
+        deferred: an error about missing credentials, held back until it is known whether they are needed.
+        waited: seconds spent waiting on the provider.
+        raw: the caller asked for the response instead of the parsed object.
+        exchanges: those that have ended.
+    """
+
+    def __init__(self, sdk: Sdk = UNKNOWN, *, net: bool = False) -> None:
+        self.sdk = sdk
+        self.net = net
+        self.ticket: plugins.Ticket | None = None
+        self.passing = False
+        self.closed = False
+        self.stream: Any = None
+        self.deferred: Exception | None = None
+        self.waited = 0.0
+        self.raw = False
+        self.exchanges: list[Exchange] = []
+        self._wire: Wire | None = None
+        self._unserved: list[Exchange] = []
+        self._last: Exchange | None = None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the answers come from the log."""
+        return self.ticket is not None and self.ticket.recorded is not None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the recorder has not been asked yet."""
+        return self.ticket is None and not self.passing
+
+    @property
+    def recorded(self) -> plugins.Recorded:
+        """The recorded outcome of a call that is replayed."""
+        assert self.ticket is not None
+        assert self.ticket.recorded is not None
+        return self.ticket.recorded
+
+    def describe(self, request: Any, content: bytes, *, stream: bool) -> plugins.Call:
+        """The effect to submit for the call's first request."""
+        wire = self._wire = read_wire(request, content)
+        # The caller parses a raw response himself, so nobody knows here whether it parses.
+        self.raw = "x-stainless-raw-response" in request.headers
+        form = canonical(wire)
+        return plugins.Call(
+            kind="llm_call",
+            target=target(wire, form),
+            args=form.identity,
+            mode=self.sdk.mode(wire, form.json),
+            request=_stored(self.sdk, wire, form, request.headers, stream=stream),
+        )
+
+    def bind(self, ticket: plugins.Ticket | None) -> None:
+        """Take the recorder's answer."""
+        self.ticket = ticket
+        self.passing = ticket is None
+        if ticket is not None and ticket.recorded is not None:
+            self._unserved = list(ticket.recorded.data.get("exchanges") or ())
+
+    def name(self, request: Any, content: bytes) -> str | None:
+        """The digest of an attempt's request, or None where it is the step's own request again."""
+        wire = read_wire(request, content)
+        return None if wire == self._wire else digest(canonical(wire))
+
+    def settled_by_hand(self) -> Exchange | None:
+        """The answer that an operator gave for a step in doubt, which has no exchanges of its own."""
+        data = self.recorded.data
+        if "exchanges" in data:
+            return None
+        if self.recorded.outcome == "failed":
+            error = data.get("error") or {}
+            message = error.get("message") or "an operator recorded this call as failed"
+            return {"error": {"module": StepFailed.__module__, "class": StepFailed.__qualname__, "message": message}}
+        body = orjson.dumps(self.recorded.value("result"))
+        headers = [["content-type", "application/json"]]
+        return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": body.decode()}}
+
+    def next_exchange(self, name: str | None) -> Exchange:
+        """The recorded answer to an attempt. Raises DriftDetected (through the ticket) where there is none."""
+        ticket = self.ticket
+        assert ticket is not None
+        for number, exchange in enumerate(self._unserved):
+            if exchange.get("request") == name:
+                self._last = self._unserved.pop(number)
+                return self._last
+        if not self._unserved and self._last is not None and self._last.get("request") == name and _failed(self._last):
+            # The client now allows more retries than when the call was recorded; the last answer was final.
+            return self._last
+        ticket.diverged(
+            "The call makes a request to the provider that it did not make when it was recorded.",
+            field="request",
+            recorded=[exchange.get("request") for exchange in self._unserved],
+            found=name,
+        )
+
+    def check_served(self) -> None:
+        """A replayed call must have taken every recorded answer, or its result is not the recorded one."""
+        if self._unserved and self.ticket is not None:
+            self.ticket.diverged(
+                "The call was recorded with more attempts than the SDK makes now; its recorded result comes from an "
+                "attempt that is not made. Use the `max_retries` of the recorded run.",
+                field="attempts",
+                recorded=len(self._unserved) + 1,
+                found=1,
+            )
+
+    def add(self, exchange: Exchange, name: str | None, seconds: float) -> None:
+        """Note an exchange that has ended."""
+        exchange["ms"] = round(seconds * 1000, 3)
+        if name is not None:
+            exchange["request"] = name
+        self.waited += seconds
+        self.exchanges.append(exchange)
+
+    def detail(self, error: BaseException | None = None) -> dict[str, Any]:
+        """What to record about the outcome."""
+        detail: dict[str, Any] = {"exchanges": self.exchanges}
+        last = self.exchanges[-1] if self.exchanges else {}
+        with plugins.guard("reading model and usage from a provider's answer"):
+            detail.update(derive(last))
+        if 200 <= last.get("status", 0) < 300 and not self.net:
+            if error is not None:
+                detail["parse"] = {"type": type(error).__qualname__, "message": str(error)}
+            elif not self.raw and "chunks" not in last:
+                detail["parse"] = "ok"
+        return detail
+
+
+CURRENT: Final[ContextVar[LogicalCall | None]] = ContextVar("steplog_interceptors_call", default=None)
+
+# Stands for "inside a send": credential traffic, a transport that sends through another client.
+PASSING: Final = LogicalCall()
+PASSING.passing = True
+
+
+def current() -> LogicalCall | None:
+    """The call that is open in this context; one that a forgotten task inherited is no longer open."""
+    call = CURRENT.get()
+    return None if call is None or call.closed else call
+
+
+def _failed(exchange: Exchange) -> bool:
+    return exchange.get("status", 599) >= 400
+
+
+def _stored(sdk: Sdk, wire: Wire, form: Canonical, headers: Any, *, stream: bool) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "method": wire.method,
+        "path": wire.path,
+        "sdk": sdk.name or headers.get("user-agent", "").partition("/")[0].lower(),
+        "sdk_version": headers.get("x-stainless-package-version", ""),
+        "stream": stream,
+        "params": parameters(form),
+    }
+    if wire.query:
+        request["query"] = [list(pair) for pair in wire.query]
+    if form.json is None and wire.content_type:
+        request["content_type"] = wire.content_type
+    if form.redacted:
+        request["redacted"] = form.redacted
+    if form.stored is not None:
+        request["body"] = form.stored
+    return request

@@ -1,0 +1,183 @@
+"""What a request is, and what of it is kept.
+
+Identity is read from the request as it goes to the wire, never from the caller's arguments: those may be one-shot
+generators, and reading them would empty the request.
+
+Part of identity: method, path (with the deployment or model that Azure, Bedrock and Vertex put there), query without
+credentials, body. Not part of it: host, headers, credentials, and the random boundary of a multipart body.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from steplog.plugins import Body
+
+REDACTED: Final = "[redacted]"
+
+_SECRET_QUERY: Final = frozenset(
+    "key api_key api-key apikey sig signature token access_token auth_token id_token refresh_token client_secret "
+    "password".split()
+)
+# Fields in which the providers' APIs take credentials for third parties (tools reached through a remote server).
+_SECRET_FIELDS: Final = frozenset({"authorization_token", "client_secret", "api_key"})
+_SECRET_TOOL_FIELDS: Final = frozenset({"authorization", "headers"})
+
+# A part of a multipart body that is longer than this is compared by its hash.
+_INLINE_PART: Final = 4096
+
+_BOUNDARY: Final = re.compile(rb'boundary="?([^";,]+)"?', re.IGNORECASE)
+
+
+class Wire(NamedTuple):
+    """A request as it went to the wire.
+
+    Attributes:
+        method: HTTP method, upper case.
+        path: path with the base path, without host and query.
+        query: sorted pairs without credentials.
+        content_type: value of the header, or "".
+        content: the body's bytes.
+    """
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    content_type: str
+    content: bytes
+
+
+class Canonical(NamedTuple):
+    """A request in canonical form.
+
+    Attributes:
+        identity: JSON tree that decides whether two requests are the same.
+        json: the body's tree when it is JSON, credentials replaced, else None.
+        stored: what to keep of the body, or None when it is empty: its exact bytes, unless it holds a credential.
+        redacted: paths at which a credential was replaced.
+    """
+
+    identity: dict[str, Any]
+    json: Any
+    stored: Body | None
+    redacted: list[str]
+
+
+def read_wire(request: Any, content: bytes) -> Wire:
+    """Take a request of either HTTP library apart; `content` is its body, already read."""
+    url = request.url
+    pairs = sorted((key, value) for key, value in url.params.multi_items() if not _is_secret_query(key))
+    content_type = request.headers.get("content-type", "")
+    return Wire(request.method.upper(), url.path, tuple(pairs), content_type, content)
+
+
+def without_credentials(url: Any) -> str:
+    """A URL of either HTTP library as text, without user, password and the query's credentials."""
+    pairs = [(key, value) for key, value in url.params.multi_items() if not _is_secret_query(key)]
+    # `params=` replaces the query; an empty one has to be taken away by its own name.
+    bare = url.copy_with(username="", password="")
+    return str(bare.copy_with(params=pairs) if pairs else bare.copy_with(query=None))
+
+
+def _is_secret_query(name: str) -> bool:
+    lowered = name.lower()
+    return lowered in _SECRET_QUERY or lowered.startswith("x-amz-") or lowered.startswith("x-goog-")
+
+
+def canonical(wire: Wire) -> Canonical:
+    """The canonical form of a request."""
+    tree: Any = None
+    redacted: list[str] = []
+    stored = Body(wire.content) if wire.content else None
+    if not wire.content:
+        body: dict[str, Any] = {}
+    elif wire.content_type.lower().startswith("multipart/"):
+        body = {"multipart": _multipart(wire)}
+    else:
+        parsed = _parse(wire.content)
+        if parsed is None:
+            body = {"sha256": hashlib.sha256(wire.content).hexdigest(), "size": len(wire.content)}
+        else:
+            tree = parsed[0]
+            redacted = _redact(tree)
+            if redacted:
+                stored = Body(json.dumps(tree, separators=(",", ":")).encode())
+            body = {"json": tree}
+    identity = {"method": wire.method, "path": wire.path, "query": [list(pair) for pair in wire.query], "body": body}
+    return Canonical(identity, tree, stored, redacted)
+
+
+def digest(canonical: Canonical) -> str:
+    """A short name of a request within its step, equal for equal identities."""
+    text = json.dumps(canonical.identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _parse(content: bytes) -> tuple[Any] | None:
+    # In a tuple, because `null` is a body too.
+    try:
+        return (orjson.loads(content),)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        # What orjson refuses and the SDKs can send: escaped lone surrogates.
+        return (json.loads(content, parse_constant=_refuse),)
+    except ValueError:
+        return None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _redact(tree: Any) -> list[str]:
+    """Replace credentials in place and return their paths."""
+    found: list[str] = []
+    if isinstance(tree, dict):
+        for name in ("tools", "mcp_servers", "session"):
+            if name in tree:
+                _redact_below(tree[name], name, found)
+    return found
+
+
+def _redact_below(node: Any, path: str, found: list[str]) -> None:
+    if isinstance(node, list):
+        for number, item in enumerate(node):
+            _redact_below(item, f"{path}[{number}]", found)
+    elif isinstance(node, dict):
+        secrets = _SECRET_FIELDS | _SECRET_TOOL_FIELDS if node.get("type") == "mcp" else _SECRET_FIELDS
+        for name, value in node.items():
+            if name in secrets and value and isinstance(value, str | dict):
+                node[name] = {key: REDACTED for key in value} if isinstance(value, dict) else REDACTED
+                found.append(f"{path}.{name}")
+            elif name in ("tools", "session", "mcp_servers"):
+                _redact_below(value, f"{path}.{name}", found)
+
+
+def _multipart(wire: Wire) -> list[Any]:
+    match = _BOUNDARY.search(wire.content_type.encode("latin-1", "replace"))
+    if match is None:
+        return [_part(wire.content)]
+    sections = wire.content.split(b"--" + match.group(1))
+    # Before the first boundary there is nothing, and after the last one "--".
+    return [_part(section) for section in sections[1:-1]]
+
+
+def _part(section: bytes) -> dict[str, Any]:
+    head, separator, content = section.partition(b"\r\n\r\n")
+    if not separator:
+        head, content = b"", section
+    content = content.removesuffix(b"\r\n")
+    part: dict[str, Any] = {"head": sorted(head.decode("latin-1").strip().splitlines())}
+    if len(content) <= _INLINE_PART:
+        try:
+            return part | {"text": content.decode()}
+        except UnicodeDecodeError:
+            return part | {"base64": base64.b64encode(content).decode("ascii")}
+    return part | {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}

@@ -1,0 +1,153 @@
+"""One HTTP exchange as data, and data as an exchange: for both HTTP libraries that the SDKs use.
+
+`httpx2` is a fork of `httpx` with the same names, so one description serves both, and a log written over one can be
+replayed over the other. A replayed response belongs to the library of the client that asks for it.
+
+An exchange in `step.finished` is one of
+
+    {"status", "http", "reason"?, "headers", "body", "ms", "request"?}                    read whole, content decoded
+    {"status", "http", "reason"?, "headers", "body", "chunks", "end", "error"?, "ms", "request"?}   read as a stream
+    {"error": {"module", "class", "message"}, "ms", "request"?}                           the transport failed
+
+`request` is present where the attempt's request is not the step's own request; it is that request's digest.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Final
+
+from steplog.errors import StepFailed
+from steplog.plugins import Body
+
+Exchange = dict[str, Any]
+
+_LIBRARIES: Final = ("httpx2", "httpx")
+
+# Never stored: credentials, and who the account belongs to. Everything else is the provider's answer.
+_SECRET_HEADERS: Final = frozenset(
+    "set-cookie authorization proxy-authorization proxy-authenticate www-authenticate x-api-key api-key cookie "
+    "openai-organization openai-project anthropic-organization-id anthropic-workspace-id x-amz-security-token "
+    "x-goog-api-key".split()
+)
+# They describe the bytes on the wire, and would contradict a body that is stored decoded.
+_ENCODING_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+class Library:
+    """One of the two HTTP libraries, by the module that a client's class came from."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.name = module.__name__
+
+    def is_failure(self, error: BaseException) -> bool:
+        """Whether an exception is an attempt's outcome; anything else interrupted it."""
+        return isinstance(error, Exception)
+
+    @functools.cached_property
+    def sync_stream(self) -> type:
+        """Base class of response bodies for the sync client."""
+        stream: type = self.module.SyncByteStream
+        return stream
+
+    @functools.cached_property
+    def async_stream(self) -> type:
+        """Base class of response bodies for the async client."""
+        stream: type = self.module.AsyncByteStream
+        return stream
+
+    def respond(self, exchange: Exchange, request: Any, client: Any, stream: Any) -> Any:
+        """Build the recorded response around `stream`, for the request that was really made."""
+        extensions = {"http_version": exchange["http"].encode("ascii")}
+        if "reason" in exchange:
+            extensions["reason_phrase"] = exchange["reason"].encode("ascii", "replace")
+        response = self.module.Response(
+            exchange["status"],
+            headers=[(name, value) for name, value in exchange["headers"]],
+            stream=stream,
+            request=request,
+            extensions=extensions,
+            default_encoding=getattr(client, "_default_encoding", "utf-8"),
+        )
+        response.elapsed = timedelta(milliseconds=exchange.get("ms", 0.0))
+        return response
+
+    def fail(self, error: dict[str, str], request: Any) -> Exception:
+        """Rebuild a recorded exception: the same class of this client's own library, or a builtin."""
+        cls = self._exception(error["module"], error["class"])
+        if cls is None:
+            message = (
+                f"The recorded call failed with {error['module']}.{error['class']}: {error['message']}\n"
+                f"That class is not loaded in this program, so this error stands for it."
+            )
+            return StepFailed(message, type_name=f"{error['module']}:{error['class']}")
+        if issubclass(cls, self.module.RequestError):
+            return cls(error["message"], request=request)
+        return cls(error["message"])
+
+    def _exception(self, module: str, name: str) -> Any:
+        # Only what the program has already imported: a log must not be able to name a module to load.
+        top = module.partition(".")[0]
+        if top in _LIBRARIES:
+            found = getattr(self.module, name, None)
+        elif top == "builtins":
+            found = getattr(builtins, name, None)
+        else:
+            found = getattr(sys.modules.get(module), name, None)
+        return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """An exception as data."""
+    return {"module": type(error).__module__, "class": type(error).__qualname__, "message": str(error)}
+
+
+def head(response: Any, *, decoded: bool) -> Exchange:
+    """Status line and headers of a response; `decoded` says that its body will be stored without its encoding."""
+    http = response.extensions.get("http_version", b"HTTP/1.1").decode("ascii", "replace")
+    exchange: Exchange = {"status": response.status_code, "http": http}
+    reason = response.extensions.get("reason_phrase")
+    if reason is not None:
+        exchange["reason"] = reason.decode("ascii", "replace")
+    dropped = _SECRET_HEADERS
+    if decoded and "content-encoding" in response.headers:
+        dropped = dropped | _ENCODING_HEADERS
+    exchange["headers"] = list(kept_headers(response.headers.multi_items(), dropped))
+    return exchange
+
+
+def kept_headers(
+    pairs: Iterable[tuple[str, str]], dropped: frozenset[str] = _SECRET_HEADERS
+) -> Iterable[list[str]]:
+    """The header pairs that may be stored."""
+    return ([name, value] for name, value in pairs if name.lower() not in dropped)
+
+
+def whole(response: Any) -> Exchange:
+    """A response that has been read to its end."""
+    return head(response, decoded=True) | {"body": Body(response.content)}
+
+
+def body_of(exchange: Exchange, resolve: Callable[[dict[str, Any]], bytes]) -> bytes:
+    """The body's bytes of a recorded exchange."""
+    form = exchange.get("body")
+    return resolve(form) if form else b""
+
+
+def chunks_of(exchange: Exchange, body: bytes) -> list[bytes]:
+    """The body in the pieces in which it arrived; a body that was read whole is one piece."""
+    lengths = exchange.get("chunks")
+    if lengths is None:
+        return [body] if body else []
+    chunks = []
+    start = 0
+    for length in lengths:
+        chunks.append(body[start : start + length])
+        start += length
+    return chunks

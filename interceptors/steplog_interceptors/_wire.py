@@ -1,0 +1,252 @@
+"""The HTTP client's `send`: where a step meets its request, and where bytes are recorded or served.
+
+Only requests that an SDK marks as its own are looked at. Inside a `send`, nothing is: what a transport or an
+authentication flow sends from there (token exchanges, say) passes by unrecorded.
+
+A marked request outside every announced call is a step of its own. So another tool's patch, a request that a middleware
+sends while a stream is being read, or an SDK that steplog does not know cannot reach a provider unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final
+
+from steplog import plugins
+from steplog.errors import StepFailed, SteplogError
+from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
+from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
+from steplog_interceptors._patch import Patch, Patches, Wrapper
+from steplog_interceptors._sdk import UNKNOWN, Sdk
+from steplog_interceptors._stream import AsyncReplay, AsyncTee, StreamRecord, SyncReplay, SyncTee, mixed, take_dropped
+
+# The generated SDKs put it on every request of their own and on nothing else.
+_MARK: Final = "x-stainless-lang"
+
+# SDKs by the product name in their user agent, for requests outside an announced call.
+known: Final[dict[str, Sdk]] = {}
+
+
+def hooks(patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
+    """What to do when an HTTP library is imported."""
+
+    def apply(module: ModuleType) -> None:
+        library = Library(module)
+        # Where `httpx` is an alias of `httpx2` these are the same classes, and a class that is ours is left alone.
+        patches.apply(module.Client, "send", _sync(library))
+        patches.apply(module.AsyncClient, "send", _async(library))
+
+    return {"httpx2": apply, "httpx": apply}
+
+
+def _sync(library: Library) -> Wrapper:
+    def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+        def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            call = _call_of(request) if patch.on else None
+            if call is None:
+                return original(self, request, *args, **kwargs)
+            attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
+            if call.undecided:
+                attempt.begin()
+            if call.passing:
+                return original(self, request, *args, **kwargs)
+            attempt.named(request.read())
+            if call.replaying:
+                return attempt.serve(SyncReplay, library.sync_stream)
+            return attempt.live(original, args, kwargs)
+
+        return send
+
+    return wrap
+
+
+def _async(library: Library) -> Wrapper:
+    def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+        async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            call = _call_of(request) if patch.on else None
+            if call is None:
+                return await original(self, request, *args, **kwargs)
+            attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
+            if call.undecided:
+                await attempt.begin_async()
+            if call.passing:
+                return await original(self, request, *args, **kwargs)
+            attempt.named(await request.aread())
+            if call.replaying:
+                return attempt.serve(AsyncReplay, library.async_stream)
+            return await attempt.live_async(original, args, kwargs)
+
+        return send
+
+    return wrap
+
+
+def _call_of(request: Any) -> LogicalCall | None:
+    if _MARK not in request.headers:
+        return None
+    call = current()
+    if call is PASSING:
+        return None
+    if call is not None:
+        return call
+    product = request.headers.get("user-agent", "").partition("/")[0].lower()
+    return LogicalCall(known.get(product.removeprefix("async"), UNKNOWN), net=True)
+
+
+class _Attempt:
+    """One request of a call, on its way through one client."""
+
+    def __init__(self, call: LogicalCall, library: Library, client: Any, request: Any, *, stream: bool) -> None:
+        self.call = call
+        self.library = library
+        self.client = client
+        self.request = request
+        self.stream = stream
+        self.name: str | None = None
+
+    def begin(self) -> None:
+        """Submit the call; the answer is in the call afterwards."""
+        for record in take_dropped():
+            # In a copy of the context, because a stream that somebody dropped is not what this code did last.
+            contextvars.copy_context().run(record.settle)
+        with self._refusals():
+            effect = self._effect(self.request.read() if plugins.active() else None)
+            self.call.bind(plugins.begin(effect))
+
+    async def begin_async(self) -> None:
+        """The same from a task."""
+        for record in take_dropped():
+            await asyncio.to_thread(record.settle)
+        with self._refusals():
+            effect = self._effect(await self.request.aread() if plugins.active() else None)
+            self.call.bind(await plugins.begin_async(effect))
+
+    def _effect(self, content: bytes | None) -> plugins.Call:
+        if content is None:
+            # No run is open: the recorder only wants to say so, and the body is left alone.
+            return plugins.Call("llm_call", f"{self.request.method} {self.request.url.path}", None)
+        return self.call.describe(self.request, content, stream=self.stream)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except SteplogError as error:
+            if self.call.net:
+                raise
+            raise Refused(error) from error
+
+    def named(self, content: bytes) -> None:
+        """Tell this request from the call's first one."""
+        self.name = self.call.name(self.request, content)
+
+    # replay ----------------------------------------------------------------------------------------------------------
+
+    def serve(self, kind: type, base: type) -> Any:
+        """The recorded answer: a response of the client's own library, or the recorded exception."""
+        call, recorded = self.call, self.call.recorded
+        exchange = call.settled_by_hand() or call.next_exchange(self.name)
+        if "status" not in exchange:
+            raise self._failure(exchange["error"])
+        body = body_of(exchange, recorded.body)
+        if not self.stream or "chunks" not in exchange and exchange["status"] >= 300:
+            return self._served_whole(exchange, body)
+        replay = mixed(kind, base)(call, self.library, exchange, chunks_of(exchange, body), self.request)
+        call.stream = replay
+        return self.library.respond(exchange, self.request, self.client, replay)
+
+    def _served_whole(self, exchange: Exchange, body: bytes) -> Any:
+        response = self.library.respond(exchange, self.request, self.client, self.library.module.ByteStream(body))
+        response.read()
+        if self.call.net and self.call.ticket is not None:
+            self.call.ticket.replayed()
+        return response
+
+    def _failure(self, error: dict[str, str]) -> BaseException:
+        rebuilt = self.library.fail(error, self.request)
+        if self.call.net and self.call.ticket is not None:
+            self.call.ticket.replayed(rebuilt)
+        if isinstance(rebuilt, StepFailed) or error.get("before") == "send":
+            return rebuilt if self.call.net else Refused(rebuilt)
+        return rebuilt
+
+    # live ------------------------------------------------------------------------------------------------------------
+
+    def live(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Send, and record what comes back."""
+        self._refuse_without_credentials()
+        began = time.perf_counter()
+        token = CURRENT.set(PASSING)
+        try:
+            response = original(self.client, self.request, *args, **kwargs)
+            if self.stream and not response.is_success:
+                # The SDK closes it unread when it tries again; what the provider said belongs in the log.
+                response.read()
+        except Exception as error:
+            self._failed(error, time.perf_counter() - began)
+            if self.call.net:
+                self._ticket.finish("failed", self.call.detail(error), error=error, waited=self.call.waited)
+            raise
+        finally:
+            CURRENT.reset(token)
+        if self.stream and response.is_success:
+            return self._tee(response, began, SyncTee, self.library.sync_stream)
+        self.call.add(whole(response), self.name, time.perf_counter() - began)
+        if self.call.net:
+            self._ticket.finish(self._outcome(response), self.call.detail(), waited=self.call.waited)
+        return response
+
+    async def live_async(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The same for a task."""
+        self._refuse_without_credentials()
+        began = time.perf_counter()
+        token = CURRENT.set(PASSING)
+        try:
+            response = await original(self.client, self.request, *args, **kwargs)
+            if self.stream and not response.is_success:
+                await response.aread()
+        except Exception as error:
+            self._failed(error, time.perf_counter() - began)
+            if self.call.net:
+                await self._ticket.finish_async(
+                    "failed", self.call.detail(error), error=error, waited=self.call.waited
+                )
+            raise
+        finally:
+            CURRENT.reset(token)
+        if self.stream and response.is_success:
+            return self._tee(response, began, AsyncTee, self.library.async_stream)
+        self.call.add(whole(response), self.name, time.perf_counter() - began)
+        if self.call.net:
+            await self._ticket.finish_async(self._outcome(response), self.call.detail(), waited=self.call.waited)
+        return response
+
+    @property
+    def _ticket(self) -> plugins.Ticket:
+        ticket = self.call.ticket
+        assert ticket is not None
+        return ticket
+
+    def _refuse_without_credentials(self) -> None:
+        error = self.call.deferred
+        if error is not None:
+            self.call.add({"error": failure(error) | {"before": "send"}}, self.name, 0.0)
+            raise Refused(error)
+
+    def _failed(self, error: Exception, seconds: float) -> None:
+        self.call.add({"error": failure(error)}, self.name, seconds)
+
+    def _tee(self, response: Any, began: float, kind: type, base: type) -> Any:
+        record = StreamRecord(self.call, head(response, decoded=False), self.name, time.perf_counter() - began, response)
+        response.stream = mixed(kind, base)(response.stream, record)
+        self.call.stream = record
+        return response
+
+    @staticmethod
+    def _outcome(response: Any) -> str:
+        return "failed" if response.is_error else "done"

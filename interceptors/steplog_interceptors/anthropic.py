@@ -1,0 +1,23 @@
+"""The anthropic SDK: Anthropic's own API, and its models on Bedrock, Vertex and Foundry."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from steplog_interceptors._install import SdkInterceptor
+from steplog_interceptors._sdk import Sdk
+
+# POST requests that compute an answer and leave nothing behind that a second one would repeat.
+_INFERENCE: Final = re.compile(
+    r"""(?:
+        /v1/(?:messages | messages/count_tokens | complete)       # Anthropic, Foundry
+      | /model/[^/]+/(?:invoke | invoke-with-response-stream)     # Bedrock
+      | /models/[^/]+:(?:rawPredict | streamRawPredict)           # Vertex
+    )$""",
+    re.VERBOSE,
+)
+
+SDK: Final = Sdk("anthropic", (0, 100), _INFERENCE)
+
+interceptor: Final = SdkInterceptor(SDK)

@@ -1,0 +1,31 @@
+"""The openai SDK: OpenAI, Azure OpenAI, and everything else that speaks through its clients."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from steplog_interceptors._install import SdkInterceptor
+from steplog_interceptors._sdk import Sdk
+
+# POST requests that compute an answer and leave nothing behind that a second one would repeat.
+_INFERENCE: Final = re.compile(
+    r"""/(?:
+        (?:chat/)?completions | responses | responses/input_tokens | responses/compact | embeddings | moderations
+      | decisions
+      | audio/(?:speech|transcriptions|translations)
+      | images/(?:generations|edits|variations)
+      | vector_stores/[^/]+/search
+    )$""",
+    re.VERBOSE,
+)
+
+
+def _changes_state(body: Any) -> bool:
+    # A response inside a conversation appends its input and its output to that conversation.
+    return isinstance(body, dict) and body.get("conversation") is not None
+
+
+SDK: Final = Sdk("openai", (2, 0), _INFERENCE, _changes_state)
+
+interceptor: Final = SdkInterceptor(SDK)

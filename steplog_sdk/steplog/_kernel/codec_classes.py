@@ -9,7 +9,6 @@ again is refused at once, while the programmer is there, and not when the run is
 from __future__ import annotations
 
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -211,7 +210,7 @@ def classes_in(annotation: Any, namespace: Mapping[str, Any] | None = None) -> d
         kept.append(hint)
         pending.extend((part, names) for part in _parts(hint))
         # `list[int]` passes for a class in isinstance, and is none.
-        if isinstance(hint, type) and type(hint) is not types.GenericAlias and hint.__module__ != "builtins":
+        if isinstance(hint, type) and typing.get_origin(hint) is None and hint.__module__ != "builtins":
             found.setdefault(recorded_name(hint), hint)
             pending.extend(_fields(hint))
     return found

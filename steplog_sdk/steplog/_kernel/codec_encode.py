@@ -129,10 +129,10 @@ def _no_codec(value: Any, kind: type) -> Refused:
         if base is None
         else f"Convert it with {base.__name__}(...), if its own class does not matter"
     )
+    teach = f", or teach steplog the class: steplog.register_codec({short}, to=..., of=...)."
+    # A function or a generator has no class that a codec could be registered for to any use.
     return Refused(
-        f"is a {name}, which steplog cannot restore. {first}, or teach steplog the class: "
-        f"steplog.register_codec({short}, to=..., of=...).",
-        name,
+        f"is a {name}, which steplog cannot restore. {first}{'.' if kind.__module__ == 'builtins' else teach}", name
     )
 
 

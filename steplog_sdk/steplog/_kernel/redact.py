@@ -23,8 +23,9 @@ from steplog.errors import EncodeError
 MIN_SECRET: Final = 8
 """Characters below which a given secret is ignored: `true` or `dev` would take ordinary words out of every log."""
 
-# Where a token may begin: not inside a word, a base64 text or an id. In JSON the `n` of a preceding `\\n` is no letter.
-_START: Final = rb"(?:(?<![A-Za-z0-9_+/-])|(?<=\\[nrtbf])|(?<=\\u00[01][0-9a-f]))"
+# Where a token may begin: not inside a word, a base64 text or an id. The `n` of an escaped line end is no letter, nor
+# are the digits of a character that JSON or a URL has escaped.
+_START: Final = rb"(?:(?<![A-Za-z0-9_+/-])|(?<=\\[nrtbf])|(?<=\\u00[0-9a-f]{2})|(?<=%[0-9A-F]{2}))"
 _END: Final = rb"(?![A-Za-z0-9_+/=-])"
 # At least one digit among the next characters of the token: words joined by hyphens have none.
 _DIGIT: Final = rb"(?=[A-Za-z_.~+/-]*[0-9])"
@@ -58,14 +59,21 @@ def _is_basic(secret: bytes) -> bool:
 
 def _is_password(secret: bytes) -> bool:
     """Whether the password of a URL is one, and not the placeholder of a manual or a template."""
-    return secret.lower() not in _PLACEHOLDERS and not re.fullmatch(rb"[$%{<\[(].*|[*x.]+|\.\.\.", secret, re.DOTALL)
+    return secret.lower() not in _PLACEHOLDERS and not re.fullmatch(rb"[$%{<\[(].*|[*x.]+", secret)
 
 
 _PLACEHOLDERS: Final = frozenset((b"password", b"passwd", b"pass", b"pwd", b"secret", b"token", b"your-password"))
 
-_A: Final = re.compile(rb"A(?:Iza|KIA|SIA)")
-_DASH: Final = b"sk-"
-_UNDERSCORE: Final = re.compile(rb"_(?:(?<=gsk_)|(?<=gh[pousr]_)|(?<=hf_)|(?<=[sr]k_)|(?<=ithub_)|(?<=ithub_pat_))")
+# Hints begin with one rare byte, which the expression engine looks for fastest, and look back from there.
+_AFTER_A: Final = re.compile(rb"A(?:Iza|[KS]IA)[A-Za-z0-9_-]{16}")
+_AFTER_B: Final = re.compile(rb"B(?:earer|asic) [A-Za-z0-9._~+/-]{8}")
+_AFTER_J: Final = re.compile(rb"J(?<=eyJ)[A-Za-z0-9_-]{8}")
+_AFTER_DASH: Final = re.compile(rb"-(?:(?<=sk-)[A-Za-z0-9_-]{16}|(?<=xox[a-z]-)[A-Za-z0-9-]{10}|----BEGIN )")
+_AFTER_UNDERSCORE: Final = re.compile(
+    rb"_(?:(?<=gsk_)|(?<=gh[pousr]_)|(?<=hf_)|(?<=[sr]k_)|(?<=ithub_))[A-Za-z0-9_]{16}"
+)
+# In small letters the schemes are ordinary words; they count only in the company of their header.
+_HEADER: Final = b"uthorization"
 
 # Line ends inside a key block: real ones, or those of JSON inside JSON inside JSON.
 _FOLD: Final = rb"(?:\s|\\+[nrt])"
@@ -75,38 +83,44 @@ def _token(expression: bytes) -> re.Pattern[bytes]:
     return re.compile(_START + b"(?:" + expression + b")" + _END)
 
 
+def _bearer(scheme: bytes) -> re.Pattern[bytes]:
+    return re.compile(scheme + rb" (?P<secret>" + _DIGIT + rb"[A-Za-z0-9._~+/-]{16,}={0,2})")
+
+
+def _basic(scheme: bytes) -> re.Pattern[bytes]:
+    return re.compile(scheme + rb" (?P<secret>[A-Za-z0-9+/]{8,}={0,2})" + _END)
+
+
 PATTERNS: Final = (
-    Pattern("anthropic-key", _DASH, _token(rb"sk-ant-[A-Za-z0-9_-]{16,}")),
+    Pattern("anthropic-key", _AFTER_DASH, _token(rb"sk-ant-[A-Za-z0-9_-]{16,}")),
     Pattern(
         "openai-key",
-        _DASH,
+        _AFTER_DASH,
         _token(
             rb"sk-(?:proj|svcacct|admin|None|or|lf)-" + _DIGIT + rb"[A-Za-z0-9_-]{16,}"
             rb"|sk-(?:[a-z0-9]{1,12}-){0,2}" + _DIGIT + rb"[A-Za-z0-9_]{20,}"
         ),
     ),
-    Pattern("google-key", _A, _token(rb"AIza[A-Za-z0-9_-]{35}")),
-    Pattern("aws-key", _A, _token(rb"A[KS]IA[A-Z0-9]{16}")),
-    Pattern("groq-key", _UNDERSCORE, _token(rb"gsk_[A-Za-z0-9]{32,}")),
-    Pattern("huggingface-key", _UNDERSCORE, _token(rb"hf_[A-Za-z0-9]{30,}")),
-    Pattern("github-token", _UNDERSCORE, _token(rb"gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,}")),
-    Pattern("stripe-key", _UNDERSCORE, _token(rb"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}")),
-    Pattern("slack-token", b"xox", _token(rb"xox[abeoprs]-" + _DIGIT + rb"[A-Za-z0-9-]{10,}")),
-    Pattern(
-        "bearer",
-        b"earer ",
-        re.compile(rb"\b[Bb]earer (?P<secret>" + _DIGIT + rb"[A-Za-z0-9._~+/-]{16,}={0,2})"),
-    ),
-    Pattern("basic", b"asic ", re.compile(rb"\b[Bb]asic (?P<secret>[A-Za-z0-9+/]{8,}={0,2})" + _END), _is_basic),
+    Pattern("google-key", _AFTER_A, _token(rb"AIza[A-Za-z0-9_-]{35}")),
+    Pattern("aws-key", _AFTER_A, _token(rb"A[KS]IA[A-Z0-9]{16}")),
+    Pattern("groq-key", _AFTER_UNDERSCORE, _token(rb"gsk_[A-Za-z0-9]{32,}")),
+    Pattern("huggingface-key", _AFTER_UNDERSCORE, _token(rb"hf_[A-Za-z0-9]{30,}")),
+    Pattern("github-token", _AFTER_UNDERSCORE, _token(rb"gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,}")),
+    Pattern("stripe-key", _AFTER_UNDERSCORE, _token(rb"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}")),
+    Pattern("slack-token", _AFTER_DASH, _token(rb"xox[abeoprs]-" + _DIGIT + rb"[A-Za-z0-9-]{10,}")),
+    Pattern("bearer", _AFTER_B, _bearer(rb"Bearer")),
+    Pattern("bearer", _HEADER, _bearer(rb"bearer")),
+    Pattern("basic", _AFTER_B, _basic(rb"Basic"), _is_basic),
+    Pattern("basic", _HEADER, _basic(rb"basic"), _is_basic),
     # Three parts of a signed token, or the five of an encrypted one, whose second may be empty.
     Pattern(
         "jwt",
-        b"eyJ",
+        _AFTER_J,
         _token(rb"eyJ[A-Za-z0-9_-]{8,}(?:\.eyJ[A-Za-z0-9_-]{8,}|(?:\.[A-Za-z0-9_-]*){3})\.[A-Za-z0-9_-]{8,}"),
     ),
     Pattern(
         "private-key",
-        b"PRIVATE KEY",
+        _AFTER_DASH,
         re.compile(
             rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
             # Headers of an encrypted key, then lines of base64; at least one line, or it is talk about keys.

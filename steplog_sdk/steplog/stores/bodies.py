@@ -4,7 +4,7 @@ Three tables. `nodes` are prefixes of bodies (see `chunks.py`), each naming the 
 that it adds, so that a conversation sent again with one message more stores one message. `chunks` are the distinct
 pieces, compressed. `bodies` says which prefixes are whole bodies.
 
-Sixteen consecutive chunks form a block, and a chunk is compressed with the chunks before it in its block as
+Thirty-two consecutive chunks form a block, and a chunk is compressed with the chunks before it in its block as
 dictionary: neighbours come from the same conversation, and short JSON alone compresses badly.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 _VERSION: Final = 1
-_BLOCK: Final = 16
+_BLOCK: Final = 32
 _WINDOW: Final = 64 << 10
 _LEVEL: Final = 6
 _SECONDS_A_DAY: Final = 86_400
@@ -249,9 +249,11 @@ class SqliteBodies:
 
 _live: weakref.WeakSet[SqliteBodies] = weakref.WeakSet()
 _at_fork: list[SqliteBodies] = []
+_forking = threading.RLock()
 
 
 def _before_fork() -> None:
+    _forking.acquire()
     for store in list(_live):
         store._guard.acquire()  # noqa: SLF001  one module, one mechanism
         _at_fork.append(store)
@@ -261,9 +263,12 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     while _at_fork:
         _at_fork.pop()._guard.release()  # noqa: SLF001
+    _forking.release()
 
 
 def _after_fork_in_child() -> None:
+    global _forking  # noqa: PLW0603  the parent's lock cannot be released here
+    _forking = threading.RLock()
     while _at_fork:
         _at_fork.pop()._guard = threading.RLock()  # noqa: SLF001
 

@@ -93,14 +93,6 @@ class FS:
         """Names in a directory, in no order."""
         return os.listdir(path)
 
-    def rename(self, source: str, target: str) -> None:
-        """Rename within one directory, replacing the target."""
-        os.replace(source, target)
-
-    def unlink(self, path: str) -> None:
-        """Remove a name."""
-        os.unlink(path)
-
     def flock(self, fd: int, *, shared: bool = False) -> bool:
         """Try to lock an open file as a whole; tell whether that succeeded. The lock ends when the file is closed.
 

@@ -6,13 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from steplog.stores.memory import MemoryStore as MemoryStore
+    from steplog.testing.contract import StoreContract as StoreContract
+    from steplog.testing.faults import FaultyFS as FaultyFS
+    from steplog.testing.faults import PowerFailure as PowerFailure
     from steplog.testing.provider import Exchange as Exchange
     from steplog.testing.provider import Fault as Fault
     from steplog.testing.provider import Hit as Hit
     from steplog.testing.provider import LocalProvider as LocalProvider
     from steplog.testing.provider import Reply as Reply
 
-_HOMES = dict.fromkeys(("Exchange", "Fault", "Hit", "LocalProvider", "Reply"), "steplog.testing.provider")
+_HOMES = {
+    **dict.fromkeys(("Exchange", "Fault", "Hit", "LocalProvider", "Reply"), "steplog.testing.provider"),
+    **dict.fromkeys(("FaultyFS", "PowerFailure"), "steplog.testing.faults"),
+    "MemoryStore": "steplog.stores.memory",
+    "StoreContract": "steplog.testing.contract",
+}
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - derived, so that the table stays the only list
 

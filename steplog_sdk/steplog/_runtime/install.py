@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from steplog._runtime import settings, threads
+from steplog._runtime import settings
 from steplog._runtime.door import PROCESS
 from steplog.errors import InvalidArgument
 
@@ -48,6 +48,8 @@ def install(
         InvalidArgument: an unknown durability level, or an interceptor that is not installed on this machine.
     """
     chosen = settings.resolve(home=home, durability=durability, strict=strict, store=store)
+    from steplog._runtime import threads
+
     with _lock:
         found = _find(interceptors)
         PROCESS.settings = chosen
@@ -59,6 +61,8 @@ def install(
 
 def uninstall() -> None:
     """Take back what `install` patched, where it is still ours. Runs that are open go on recording tools and values."""
+    from steplog._runtime import threads
+
     with _lock:
         for interceptor in _interceptors.values():
             interceptor.uninstall()
@@ -70,7 +74,7 @@ def uninstall() -> None:
 
 def _find(names: Collection[str] | None) -> dict[str, Any]:
     # Imported here: reading the metadata of every distribution costs more than `import steplog` altogether.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    from importlib.metadata import entry_points
 
     available = {point.name: point for point in entry_points(group=GROUP)}
     if names is None:

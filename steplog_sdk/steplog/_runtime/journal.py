@@ -7,7 +7,6 @@ collides at its next append and knows it. Nothing else than this module opens a 
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -71,7 +70,7 @@ class Journal:
             self.submit(ev.RUN_CREATED, None, redactor.redact(orjson.dumps(first))[0])
         if writer.recovered is not None:
             self.submit(ev.LOG_RECOVERED, None, orjson.dumps(writer.recovered._asdict()))
-        claim = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id(), "started": time.time()}
+        claim = {"pid": os.getpid(), "host": os.uname().nodename, "boot_id": boot_id(), "started": time.time()}
         self.append(ev.RUN_CLAIMED, None, claim)
 
     def submit(

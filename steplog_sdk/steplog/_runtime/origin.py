@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import sys
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def created_data(*, workflow: str | None, version: str | None, trigger: dict[str, Any], goal: str | None) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def created_data(*, workflow: str | None, version: str | None, trigger: dict[str
         "version": version or os.environ.get("STEPLOG_VERSION") or (revision(script) if script else None),
         "trigger": trigger,
         "goal": goal,
-        "python": platform.python_version(),
+        "python": ".".join(map(str, sys.version_info[:3])),
         "steplog": steplog_version(),
         "packages": packages(),
         "entry": entry(),
@@ -28,6 +29,8 @@ def created_data(*, workflow: str | None, version: str | None, trigger: dict[str
 
 def main_script() -> Path | None:
     """The file that was started as the program, or None in an interactive session."""
+    from pathlib import Path
+
     found = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(found).absolute() if found else None
 
@@ -88,6 +91,6 @@ def _commit(git: Path, head: str) -> str | None:
 
 def steplog_version() -> str:
     """The version of steplog that is running."""
-    from steplog import __version__  # noqa: PLC0415  # the package imports this module
+    from steplog import __version__
 
     return __version__

@@ -468,7 +468,7 @@ async def _pause(wait: Wait) -> None:
     if isinstance(wait, Entry):
         await wait.commit.wait_async(wait)
     else:
-        import asyncio  # noqa: PLC0415  # `import steplog` stays free of it
+        import asyncio
 
         await asyncio.sleep(wait)
 

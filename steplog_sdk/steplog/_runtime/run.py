@@ -79,7 +79,7 @@ class Run:
         return self
 
     async def __aenter__(self) -> Run:
-        import asyncio  # noqa: PLC0415  # `import steplog` stays free of it
+        import asyncio
 
         self._refuse_second_entry()
         # Reading and claiming a long log takes a while; the loop goes on meanwhile.

@@ -96,7 +96,7 @@ def open_store(settings: Settings, durability: Durability | None = None) -> Stor
 
 @lru_cache(maxsize=64)
 def _file_store(home: str, durability: Durability) -> Store:
-    from steplog.stores.files import FileStore  # noqa: PLC0415  # keeps `import steplog` free of the store
+    from steplog.stores.files import FileStore
 
     return FileStore(home, durability=durability)
 

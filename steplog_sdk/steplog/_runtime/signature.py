@@ -98,7 +98,7 @@ class Binder:
         """
         if not self.takes_key or self._given(args, kwargs) or self._key_default is not inspect.Parameter.empty:
             return kwargs
-        import uuid  # noqa: PLC0415  # rarely needed, and slow to import
+        import uuid
 
         return {**kwargs, self._key: str(uuid.uuid4())}
 

@@ -329,7 +329,7 @@ async def _perform_async(action: str, subject: Any, ticket: Ticket) -> Any:
     if action == "log":
         return await run_async(subject)
     if action == "sleep":
-        import asyncio  # noqa: PLC0415  # `import steplog` stays free of it
+        import asyncio
 
         return await asyncio.sleep(subject)
     # The coroutine is awaited in the step's scope, not only created there.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import time
 from typing import Final
 
@@ -15,7 +15,7 @@ _ALLOWED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 def new() -> str:
     """A new ULID: 48 bits of milliseconds since 1970 and 80 random bits, as 26 Crockford base32 digits."""
-    value = (int(time.time() * 1000) << 80) | secrets.randbits(80)
+    value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
     return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 

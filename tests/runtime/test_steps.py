@@ -1,0 +1,373 @@
+"""P2: a finished step is never executed again, and comes back as what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import inspect
+import typing
+import uuid
+
+import pydantic
+import pytest
+
+import steplog
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    order: str
+    cents: int
+    tags: frozenset[str] = frozenset()
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(typing.NamedTuple):
+    x: float
+    y: float
+
+
+class Order(pydantic.BaseModel):
+    id: str
+    total: decimal.Decimal
+    note: str | None = None
+
+
+VALUES = [
+    None,
+    True,
+    0,
+    2**80,
+    -1.5,
+    float("inf"),
+    "a\u2028b",
+    b"\x00\xff",
+    (1, (2,)),
+    {1, 2},
+    [1, {"a": None}],
+    {1: "a", "1": "b"},
+    {"$steplog": "mine"},
+    dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC),
+    dt.date(2026, 3, 1),
+    decimal.Decimal("1.10"),
+    uuid.UUID(int=5),
+    Colour.RED,
+    Point(1.0, 2.0),
+    Receipt("o", 5, frozenset({"x"})),
+    Order(id="o", total=decimal.Decimal("9.90")),
+    "x" * 20_000,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_recorded_result_comes_back_as_the_same_type(value):
+    calls = []
+
+    @steplog.step
+    def tool():
+        calls.append(1)
+        return value
+
+    with steplog.run("r"):
+        first = tool()
+    with steplog.run("r") as run:
+        again = tool()
+        assert (run.replayed, run.executed) == (1, 0)
+
+    assert first is value
+    assert calls == [1]
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_nan_comes_back():
+    with steplog.run("r"):
+        steplog.step("n", lambda: float("nan"))
+    with steplog.run("r"):
+        again = steplog.step("n", lambda: 1.0)
+
+    assert again != again
+
+
+def test_what_the_program_does_to_a_result_does_not_change_the_record():
+    with steplog.run("r"):
+        steplog.step("list", lambda: [1]).append(2)
+    with steplog.run("r"):
+        assert steplog.step("list", lambda: []) == [1]
+
+
+async def test_async_tools_and_local_values():
+    calls = []
+
+    @steplog.step
+    async def tool(x: int) -> tuple[int, ...]:
+        calls.append(x)
+        await asyncio.sleep(0)
+        return (x,)
+
+    async def fetch() -> str:
+        calls.append("fetch")
+        return "fetched"
+
+    async def agent() -> object:
+        async with steplog.run("r"):
+            return await tool(1), await tool(1), await steplog.step("f", fetch)
+
+    first, second = await agent(), await agent()
+
+    assert first == second == ((1,), (1,), "fetched")
+    assert calls == [1, 1, "fetch"]
+
+
+def test_methods_leave_their_object_out_of_the_identity():
+    class Desk:
+        def __init__(self, socket):
+            self.socket = socket
+            self.calls = 0
+
+        @steplog.step
+        def look(self, order: str) -> str:
+            self.calls += 1
+            return order.upper()
+
+    first, second = Desk(object()), Desk(object())
+    with steplog.run("r"):
+        assert first.look("a") == "A"
+    with steplog.run("r"):
+        assert second.look(order="a") == "A"
+
+    assert (first.calls, second.calls) == (1, 0)
+
+
+def test_defaults_and_spelling_of_a_call_do_not_change_its_identity():
+    calls = []
+
+    @steplog.step
+    def tool(a, b=2, *, c=3):
+        calls.append((a, b, c))
+        return a + b + c
+
+    with steplog.run("r"):
+        tool(1)
+    with steplog.run("r"):
+        tool(b=2, a=1, c=3)
+
+    assert calls == [(1, 2, 3)]
+
+
+def test_var_arguments_are_part_of_the_identity():
+    @steplog.step
+    def tool(*args, **kwargs):
+        return [list(args), kwargs]
+
+    with steplog.run("r"):
+        assert tool(1, 2, x=3) == [[1, 2], {"x": 3}]
+    with steplog.run("r") as run:
+        assert tool(1, 2, x=3) == [[1, 2], {"x": 3}]
+        assert run.replayed == 1
+
+
+def test_ignored_parameters_need_not_be_recordable():
+    @steplog.step(ignore=["client"])
+    def tool(client, x):
+        return x
+
+    with steplog.run("r"):
+        tool(object(), 1)
+    with steplog.run("r") as run:
+        assert tool(object(), 1) == 1
+        assert run.replayed == 1
+
+
+def test_one_is_not_one_point_zero():
+    @steplog.step
+    def spell(x):
+        return repr(x)
+
+    with steplog.run("r"):
+        assert (spell(1), spell(1.0)) == ("1", "1.0")
+    with steplog.run("r"):
+        assert (spell(1.0), spell(1)) == ("1.0", "1")
+
+
+def test_a_recorded_failure_is_raised_again_as_the_same_exception():
+    class Refused(Exception):
+        pass
+
+    calls = []
+
+    @steplog.step
+    def tool():
+        calls.append(1)
+        error = KeyError("order", 7)
+        error.add_note("look again")
+        raise error
+
+    for _ in range(2):
+        with steplog.run("r"):
+            with pytest.raises(KeyError) as caught:
+                tool()
+            assert caught.value.args == ("order", 7)
+            assert caught.value.__notes__ == ["look again"]
+
+    assert calls == [1]
+
+
+def test_a_failure_whose_class_is_gone_becomes_step_failed_and_says_which():
+    def tool():
+        class Gone(Exception):
+            pass
+
+        raise Gone("why")
+
+    recorded = steplog.step(name="tool")(tool)
+    with steplog.run("r"), pytest.raises(Exception, match="why"):
+        recorded()
+    with steplog.run("r"), pytest.raises(steplog.StepFailed) as caught:
+        recorded()
+
+    assert "Gone" in caught.value.type_name
+    assert caught.value.run_id == "r"
+
+
+def test_the_signature_and_name_stay():
+    def tool(a: int, *, b: str = "x") -> bool:
+        """Say."""
+        return True
+
+    async def fetch(a: int) -> bool:
+        return True
+
+    wrapped, awaited = steplog.step(tool), steplog.step(mode="safe")(fetch)
+
+    assert inspect.signature(wrapped) == inspect.signature(tool)
+    assert (wrapped.__name__, wrapped.__doc__, wrapped.__wrapped__) == ("tool", "Say.", tool)
+    assert inspect.iscoroutinefunction(awaited)
+    assert not inspect.iscoroutinefunction(wrapped)
+
+
+def test_a_call_that_does_not_fit_raises_what_it_always_raised():
+    @steplog.step
+    def tool(a):
+        return a
+
+    with steplog.run("r") as run:
+        for call in (lambda: tool(), lambda: tool(1, 2), lambda: tool(1, a=1), lambda: tool(b=1)):
+            with pytest.raises(TypeError, match="tool"):
+                call()
+        assert run.state.steps == {}
+
+
+def test_outside_a_run_it_passes_through_and_warns_once(caplog):
+    @steplog.step
+    def tool():
+        return object()
+
+    with caplog.at_level("DEBUG", "steplog"):
+        tool(), tool()
+
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "outside any run" in caplog.text
+
+
+def test_strict_refuses_what_would_escape(home):
+    steplog.install(home=home, interceptors=[], strict=True)
+    calls = []
+    tool = steplog.step(name="tool")(lambda: calls.append(1))
+
+    with pytest.raises(steplog.NotInRun, match="steplog.run"):
+        tool()
+
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: steplog.step(mode="twice"), "unknown idempotency mode"),
+        (lambda: steplog.step(mode="keyed"), "idempotency_key"),
+        (lambda: steplog.step(mode="verify"), "verify"),
+        (lambda: steplog.step(verify=print), "verify"),
+        (lambda: steplog.step(retries=-1), "negative"),
+        (lambda: steplog.step(ignore=["nope"]), "nope"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_when_it_is_made(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()(lambda x: x)
+
+
+def test_generators_are_refused():
+    def items():
+        yield 1
+
+    async def stream():
+        yield 1
+
+    for fn in (items, stream):
+        with pytest.raises(ValueError, match="is a generator"):
+            steplog.step(fn)
+
+
+def test_an_argument_that_cannot_be_recorded_is_refused_before_the_effect(home):
+    calls = []
+
+    @steplog.step
+    def tool(x):
+        calls.append(x)
+
+    with steplog.run("r") as run:
+        with pytest.raises(steplog.EncodeError) as caught:
+            tool({"a": [object()]})
+        assert run.state.steps == {}
+
+    assert caught.value.path == "tool(x).a[0]"
+    assert calls == []
+
+
+def test_a_result_that_cannot_be_recorded_halts_and_is_never_repeated(state_of):
+    calls = []
+
+    @steplog.step
+    def tool():
+        calls.append(1)
+        return {"socket": object()}
+
+    for _ in range(2):
+        with pytest.raises(steplog.RunStopped, match=r"result\.socket") as caught, steplog.run("r"):
+            tool()
+        assert isinstance(caught.value.__cause__, steplog.Unreplayable)
+        assert "--done JSON" in caught.value.commands[0]
+
+    assert calls == [1]
+    (step,) = state_of("r").steps.values()
+    assert step.finished["unreplayable"]["path"] == "result.socket"
+
+
+def test_a_coroutine_from_a_plain_function_is_refused(recwarn):
+    async def fetch():
+        return 1
+
+    with steplog.run("r"), pytest.raises(ValueError, match="the async function itself"):
+        steplog.step("f", lambda: fetch())
+
+
+def test_a_registered_codec_restores_the_users_own_class():
+    class Money:
+        def __init__(self, cents):
+            self.cents = cents
+
+        def __eq__(self, other):
+            return isinstance(other, Money) and other.cents == self.cents
+
+    steplog.register_codec(Money, to=lambda money: money.cents, of=Money, name="tests.Money")
+    with steplog.run("r"):
+        steplog.step("m", lambda: Money(5))
+    with steplog.run("r"):
+        assert steplog.step("m", lambda: None) == Money(5)

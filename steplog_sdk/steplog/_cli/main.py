@@ -70,14 +70,9 @@ def _text(error: BaseException) -> str:
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's own form
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    import steplog
 
-    try:
-        number = version("steplog")
-    except PackageNotFoundError:
-        # A checkout that was put on the path without being installed has no metadata.
-        number = "(not installed)"
-    click.echo(f"steplog {number}")
+    click.echo(f"steplog {steplog.__version__}")
     ctx.exit()
 
 

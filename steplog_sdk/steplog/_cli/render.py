@@ -116,7 +116,8 @@ def glyph(status: str, target: Console) -> Text:
 def _rows(nodes: list[dict[str, Any]], depth: int, target: Console) -> Iterator[list[Text]]:
     for node in nodes:
         name = Text("  " * depth).append_text(glyph(node["status"], target))
-        name.append(f" {KINDS.get(node['kind'], node['kind'])} ", style="dim").append(printable(node["target"]))
+        kind = KINDS.get(node["kind"], node["kind"])
+        name.append(f" {printable(kind):<5} ", style="dim").append(printable(node["target"]))
         yield [
             name,
             Text(facts.span((node["ms"] or {}).get("total"))),

@@ -67,7 +67,7 @@ def _time(ms: dict[str, Any] | None) -> str:
     split = [
         f"{facts.span(ms[key])} {words}"
         for key, words in (("provider", "waiting on the provider"), ("own", "in us"))
-        if ms.get(key) is not None
+        if ms.get(key) is not None and ms.get("provider")
     ]
     return facts.span(ms.get("total")) + (f" ({', '.join(split)})" if split else "")
 
@@ -92,7 +92,10 @@ def _print_input(detail: dict[str, Any], target: Console) -> None:
         return
     target.print(Text(f"  {request.get('method', 'POST')} {printable(str(request.get('path', '')))}", style="dim"))
     for name, value in chat.parameters(request["body"]).items():
-        target.print(Text.assemble((f"  {name} ", "dim"), printable(_inline(value))))
+        # A list of tools reads best one to a line; as one line it hides what comes before and after it.
+        lines = value if isinstance(value, list) and len(value) > 1 else [value]
+        for line in lines:
+            target.print(Text.assemble((f"  {printable(name)} ", "dim"), printable(_inline(line))))
     for message in chat.asked(request["body"]):
         _print_message(message, target)
 

@@ -1,0 +1,57 @@
+"""Real SDKs against a real HTTP server; what is recorded is replayed with the server gone and connecting forbidden."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic as anthropic_sdk
+import openai as openai_sdk
+import pytest
+import steplog
+from steplog.testing import LocalProvider
+
+from steplog_interceptors import anthropic, openai
+
+assert openai_sdk.__name__ == "openai" and anthropic_sdk.__name__ == "anthropic"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """The log's directory, with steplog and both interceptors installed."""
+    folder = tmp_path / "home"
+    steplog.install(home=folder, durability="process", interceptors=())
+    openai.interceptor.install()
+    anthropic.interceptor.install()
+    yield folder
+    openai.interceptor.uninstall()
+    anthropic.interceptor.uninstall()
+    steplog.uninstall()
+
+
+@pytest.fixture
+def events(home: Path) -> Callable[[str], list[dict[str, Any]]]:
+    """Read a run's log."""
+
+    def read(run_id: str = "r") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (home / "runs" / run_id / "events.jsonl").read_bytes().splitlines()]
+
+    return read
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> Callable[[LocalProvider], None]:
+    """Take the provider away and forbid every connection from then on."""
+
+    def forbidden(self: socket.socket, address: Any) -> None:
+        raise AssertionError(f"a replayed call connects to {address}")
+
+    def cut(provider: LocalProvider) -> None:
+        provider.close()
+        monkeypatch.setattr(socket.socket, "connect", forbidden)
+        monkeypatch.setattr(socket.socket, "connect_ex", forbidden)
+
+    return cut

@@ -64,12 +64,12 @@ class Decoder:
         return value
 
     def _wrapped(self, tree: dict[str, Any]) -> Any:
-        kind = tree[MARK]
+        kind = str(tree[MARK])
         row = BY_KIND.get(kind)
         restore = _row_of if row is not None else _KINDS.get(kind)
         if restore is None:
             problem = f"was recorded as {kind!r}, a kind that this release of steplog does not know. Use a newer one."
-            raise Refused(problem, str(kind))
+            raise Refused(problem, kind)
         try:
             return restore(self, tree)
         except (Refused, MemoryError):
@@ -80,7 +80,7 @@ class Decoder:
 
 
 def _row_of(dec: Decoding, tree: dict[str, Any]) -> Any:
-    row = BY_KIND[tree[MARK]]
+    row = BY_KIND[str(tree[MARK])]
     return row.of(row.cls(), dec.value(tree["v"]))
 
 

@@ -62,10 +62,12 @@ class Encoder:
             raise too_deep(value)
         changed = None
         key: Any = None
+        as_map = False
         try:
             for key, item in value.items():
                 if type(key) is not str or key == MARK or not (key.isascii() or _is_utf8(key)):
-                    return _map_to(self, value, depth)
+                    as_map = True
+                    break
                 if type(item) is str and item.isascii():
                     continue
                 tree = self.tree(item, depth + 1)
@@ -74,6 +76,8 @@ class Encoder:
                     changed[key] = tree
         except Refused as refused:
             raise refused.inside(key_step(key), value) from refused.__cause__
+        if as_map:
+            return _map_to(self, value, depth)
         return value if changed is None else changed
 
     def _list(self, value: list[Any], depth: int) -> Any:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -326,6 +327,19 @@ def test_a_closed_provider_serves_nobody_not_even_kept_connections():
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith(provider.url)] == []
 
 
+@pytest.mark.parametrize(
+    "options, fault, least",
+    [({"delay": 0.05}, (), 0.05), ({"event_delay": 0.005}, (), 0.08), ({}, (Fault("delay", seconds=0.05),), 0.05)],
+)
+def test_delays_are_at_least_what_they_say(options, fault, least):
+    with LocalProvider(STREAM, **options) as provider:
+        provider.inject(*fault)
+        begun = time.monotonic()
+        ask(provider, body_of(STREAM), "/v1/chat/completions")
+
+        assert time.monotonic() - begun >= least
+
+
 def test_waiting_for_hits_that_never_come_says_how_many_did():
     with LocalProvider(exchange({}, "ok")) as provider:
         ask(provider, {})
@@ -351,6 +365,8 @@ def test_standing_alone_it_outlives_a_client_that_is_killed_while_it_hangs(tmp_p
         process = subprocess.Popen([sys.executable, "-c", client, f"{url}/v1/chat/completions"], env=environment())
         while not hits(tmp_path):
             assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
         process.send_signal(signal.SIGKILL)
 
         assert process.wait(30) == -signal.SIGKILL

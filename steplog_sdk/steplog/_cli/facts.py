@@ -6,11 +6,11 @@ The text and the JSON of a command are two forms of these, so they cannot disagr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
+from steplog._kernel.fold import DONE, FAILED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
 
 IN_DOUBT: Final = "in doubt"
 INTERRUPTED: Final = "interrupted"
@@ -114,9 +114,10 @@ def step_facts(step: StepState, *, live: bool) -> dict[str, Any]:
     }
 
 
-def open_step(step: StepState) -> bool:
-    """Whether the step has no outcome yet."""
-    return step.status not in FINISHED
+def go_on(run_id: str, commands: Sequence[str]) -> str:
+    """The command that goes on with a run that stopped: the first that does more than show it, else to resume it."""
+    acting = [line for line in commands if not line.startswith("steplog show ")]
+    return acting[0] if acting else f"steplog resume {run_id}"
 
 
 def number(count: float | None) -> str:

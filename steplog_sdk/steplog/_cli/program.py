@@ -5,6 +5,8 @@ A log names its program as `{"script": path, "module": name or null, "argv": [..
 
 from __future__ import annotations
 
+import io
+import pkgutil
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -136,8 +138,13 @@ def execute(program: Program) -> None:
     """Run the program as `__main__`."""
     if program.is_module:
         runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+    elif pkgutil.get_importer(program.name) is not None:
+        runpy.run_path(program.name, run_name="__main__")  # a directory or an archive
     else:
-        runpy.run_path(program.given or program.name, run_name="__main__")
+        # Not by runpy: it would put the full path into sys.argv[0], where python leaves what was typed.
+        with io.open_code(program.name) as file:
+            code = compile(file.read(), program.name, "exec", dont_inherit=True)
+        exec(code, sys.modules["__main__"].__dict__)  # noqa: S102 - running it is what was asked for
 
 
 def without_our_frames(error: BaseException) -> BaseException:

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from steplog._cli.lookup import Found, find_run, find_step, open_run
+from steplog._cli import facts
+from steplog._cli.lookup import Found, find_run, find_step, holder_of, open_run
 from steplog._cli.options import chosen_home, common
 from steplog._cli.output import command, console, emit_json, printable, user
+from steplog._kernel.fold import RUNNING, StepState
+from steplog.errors import InvalidArgument
 
 
 class Verdict(NamedTuple):
@@ -44,17 +47,20 @@ Examples:
 @common
 def resolve(run: str, step: str, **options: Any) -> None:
     """Settle STEP of RUN: it happened (--done), it did not (--retry), or it must not (--failed)."""
+    from steplog._runtime.resolve import resolve as settle
+
     verdict = _verdict(options["done"], options["failed"], retry=options["retry"])
     found = find_run(run, options["home"])
-    step_id = find_step(open_run(found).state, step).id
+    named = find_step(open_run(found).state, step)
+    _refuse_settled(found, named)
     by = options["by"] or user()
-    _settle(found, step_id, verdict, by, options["note"])
+    settle(found.store, found.run_id, named.id, by=by, note=options["note"], **verdict._asdict())
     resume = command("resume", found.run_id, home=chosen_home(options["home"]))
     if options["as_json"]:
-        emit_json({"run": found.run_id, "step": step_id, "how": verdict.how, "by": by, "next": resume})
+        emit_json({"run": found.run_id, "step": named.id, "how": verdict.how, "by": by, "next": resume})
         return
     target = console()
-    target.print(f"step {step_id} of run {found.run_id} is settled: {verdict.how}, by {printable(by)}")
+    target.print(f"step {named.id} of run {found.run_id} is settled: {verdict.how}, by {printable(by)}")
     target.print(f"go on: {resume}")
 
 
@@ -68,16 +74,15 @@ def _verdict(done: str | None, failed: str | None, *, retry: bool) -> Verdict:
     return Verdict("retry") if done is None else Verdict("done", result=json_value(done))
 
 
-def _settle(found: Found, step_id: str, verdict: Verdict, by: str, note: str | None) -> None:
-    from steplog._runtime.resolve import resolve as settle
+def _refuse_settled(found: Found, step: StepState) -> None:
+    """Refuse a step that needs no decision before the run is taken: taking it would reopen a run that has ended."""
+    from steplog._runtime.resolve import in_doubt
 
-    settle(
-        found.store,
-        found.run_id,
-        step_id,
-        how=verdict.how,
-        result=verdict.result,
-        message=verdict.message,
-        by=by,
-        note=note,
+    status = facts.step_status(step, live=holder_of(found) is not None)
+    if status in {facts.IN_DOUBT, facts.TO_REPEAT, RUNNING} or in_doubt(step):
+        return
+    message = (
+        f"step {step.id} of run {found.run_id} ({step.kind} {step.target}) is {status}; there is nothing to settle.\n"
+        f"See what it did: steplog show {found.run_id} {step.id}"
     )
+    raise InvalidArgument(message, run_id=found.run_id, step=step.id)

@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from steplog._cli import program as programs
+from steplog._cli.facts import go_on
 from steplog._cli.lookup import Found, find_run, open_run
 from steplog._cli.options import chosen_home, common
-from steplog._cli.output import command, emit_json, say, with_home
+from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
 from steplog._kernel.fold import RunState
@@ -58,16 +59,15 @@ def _start(program: Program, found: Found, named_home: Path | None, *, as_json: 
     done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603
     facts = outcome(found, done.returncode, "")
     code = STOPPED if facts["status"] == "suspended" else done.returncode
-    go_on = "" if facts["status"] in {"completed", "escalated", "cancelled"} else _next(found)
+    line = "" if facts["status"] in {"completed", "escalated", "cancelled"} else _next(found)
     if as_json:
-        emit_json({**facts, "exit_code": code, "next": go_on or None}, compact=True)
-    if go_on:
-        print(with_home(go_on, named_home), file=sys.stderr, flush=True)
+        emit_json({**facts, "exit_code": code, "next": line or None}, compact=True)
+    if line:
+        print(with_home(line, named_home), file=sys.stderr, flush=True)
     # A child that a signal ended has a negative code, which no exit status can carry.
     return code if code >= 0 else FAILED
 
 
 def _next(found: Found) -> str:
     ended = open_run(found).state.ended or {}
-    commands = ended.get("commands") or [command("resume", found.run_id)]
-    return str(commands[0])
+    return go_on(found.run_id, ended.get("commands") or ())

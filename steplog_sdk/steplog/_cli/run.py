@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from steplog._cli import program as programs
+from steplog._cli.facts import go_on, run_facts
 from steplog._cli.lookup import Found, open_run, store_at
 from steplog._cli.options import chosen_home, common
 from steplog._cli.output import command, emit_json, printable, say, user, with_home
@@ -72,13 +73,13 @@ def record(
         opened = steplog.run(run_id, goal=goal, trigger={"kind": WRAPPED, "by": user()})
         if run_id is None:
             say(f"run {opened.run_id}")
-        code, go_on = _run(program, opened)
+        code, line = _run(program, opened)
     _summarise(opened)
     if as_json:
-        emit_json(outcome(Found(store_at(home), home, opened.run_id), code, go_on), compact=True)
-    if go_on:
+        emit_json(outcome(Found(store_at(home), home, opened.run_id), code, line), compact=True)
+    if line:
         sys.stdout.flush()
-        print(with_home(go_on, named_home), file=sys.stderr, flush=True)
+        print(with_home(line, named_home), file=sys.stderr, flush=True)
     return code
 
 
@@ -92,7 +93,7 @@ def _run(program: Program, opened: Run) -> tuple[int, str]:
             return _finish(program), ""
     except RunStopped as stopped:
         print(f"steplog: {printable(str(stopped))}", file=sys.stderr)
-        return STOPPED, (stopped.commands or (resume,))[0]
+        return STOPPED, go_on(opened.run_id, stopped.commands)
     except SystemExit as leaving:
         return _exit_code(leaving), resume
     except (Exception, KeyboardInterrupt) as error:
@@ -131,8 +132,6 @@ def _exit_code(leaving: SystemExit) -> int:
     return FAILED
 
 
-def outcome(found: Found, code: int, go_on: str) -> dict[str, Any]:
+def outcome(found: Found, code: int, line: str) -> dict[str, Any]:
     """What `--json` says at the end: the run's facts, the exit code and the command that goes on."""
-    from steplog._cli.facts import run_facts
-
-    return {**run_facts(open_run(found).state, None), "exit_code": code, "next": go_on or None}
+    return {**run_facts(open_run(found).state, None), "exit_code": code, "next": line or None}

@@ -93,5 +93,6 @@ def _next(state: RunState, run: dict[str, Any]) -> list[str]:
         return []
     if in_doubt:
         return [f"steplog resolve {state.run_id} {step} --done JSON | --retry | --failed MESSAGE" for step in in_doubt]
-    settled = [] if run["reason"] == "indeterminate" else list((state.ended or {}).get("commands") or ())
-    return settled or [f"steplog resume {state.run_id}"]
+    # What stopped the run has been settled since, or it never was a matter of one step.
+    stopped = () if run["reason"] == "indeterminate" else (state.ended or {}).get("commands") or ()
+    return [facts.go_on(state.run_id, stopped)]

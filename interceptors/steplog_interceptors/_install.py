@@ -37,7 +37,7 @@ class _Shared:
                 _collector.unwatch()
 
 
-_SHARED: Final = _Shared()
+SHARED: Final = _Shared()
 
 
 class SdkInterceptor:
@@ -55,13 +55,13 @@ class SdkInterceptor:
 
     def install(self) -> None:
         """Patch the SDK and the HTTP libraries, now or when they are imported. Idempotent."""
-        _SHARED.acquire(self.name)
+        SHARED.acquire(self.name)
         self._patches.install(_scope.hooks(self._patches, self._sdk) | {self.name: self._check_version})
 
     def uninstall(self) -> None:
         """Take back what is still ours. Idempotent."""
         self._patches.uninstall()
-        _SHARED.release(self.name)
+        SHARED.release(self.name)
 
     def _check_version(self, module: ModuleType) -> None:
         version = str(getattr(module, "__version__", ""))

@@ -67,6 +67,11 @@ class StreamRecord:
             return "terminal"
         return "length" if self._size == self._expected else None
 
+    def note_raised(self) -> None:
+        """The reader is closing: if it does so because of an error that the stream held, that error is this step's."""
+        if self.over and self._mark.failed:
+            blame(self._call)
+
     def leave_open(self) -> None:
         """The reader was interrupted: the step stays an orphan."""
         self.over = True
@@ -101,9 +106,13 @@ class StreamRecord:
 
     def drop(self, end: str) -> None:
         """The reader is gone; conclude later."""
-        if not self.over and self._dropped_as is None:
-            self._dropped_as = end
+        if self.over:
+            return
+        if self._dropped_as is None:
             _dropped.append(self)
+        # The collector finalizes in any order, so the body may go before the generator that closes it.
+        if self._dropped_as != "closed_early":
+            self._dropped_as = end
 
     def settle(self) -> None:
         """Conclude a dropped recording."""
@@ -135,6 +144,13 @@ def interrupted() -> bool:
         # A generator that is closed while an exception passes has that exception as the context of its own.
         error = error.__context__
     return error is not None and not isinstance(error, Exception)
+
+
+def blame(call: LogicalCall) -> None:
+    """Lay the exception that is passing here, if one is, on the call's step: when it ends the run, that step is retried."""
+    error = sys.exception()
+    if call.ticket is not None and isinstance(error, Exception):
+        call.ticket.blame(error)
 
 
 class _Tee:
@@ -187,6 +203,7 @@ class SyncTee(_Tee):
     def close(self) -> None:
         """Close the live body, then record that its reader stopped here, if it had not ended."""
         record = self._record
+        record.note_raised()
         if interrupted():
             record.leave_open()
         try:
@@ -228,6 +245,7 @@ class AsyncTee(_Tee):
     async def aclose(self) -> None:
         """Close the live body, then record that its reader stopped here, if it had not ended."""
         record = self._record
+        record.note_raised()
         if interrupted():
             record.leave_open()
         try:
@@ -274,6 +292,12 @@ class _Replay:
             )
         self._hand_over()
 
+    def _close(self) -> None:
+        if self._handed_over and self._call.recorded.outcome == "failed":
+            blame(self._call)
+        if not interrupted():
+            self._hand_over()
+
     def _hand_over(self, error: BaseException | None = None) -> None:
         ticket = self._call.ticket
         if not self._handed_over and ticket is not None:
@@ -295,8 +319,7 @@ class SyncReplay(_Replay):
 
     def close(self) -> None:
         """The reader has had enough, as it had when this was recorded."""
-        if not interrupted():
-            self._hand_over()
+        self._close()
 
 
 class AsyncReplay(_Replay):
@@ -313,8 +336,7 @@ class AsyncReplay(_Replay):
 
     async def aclose(self) -> None:
         """The reader has had enough, as it had when this was recorded."""
-        if not interrupted():
-            self._hand_over()
+        self._close()
 
 
 @functools.cache

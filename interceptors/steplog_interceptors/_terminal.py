@@ -13,16 +13,16 @@ from steplog_interceptors._derive import inflater
 
 _MARKS: Final = frozenset(
     {
-        b"data:[DONE]",
         b"event:message_stop",
-        b"event:error",
         b"event:response.completed",
         b"event:response.failed",
         b"event:response.incomplete",
         b"event:response.cancelled",
     }
 )
-_ERROR_MARK: Final = b"event:error"
+_DONE_MARK: Final = b"data:[DONE]"
+# The second one is how OpenAI's chat API and those that follow it say it.
+_ERROR_MARKS: Final = (b"event:error", b'data:{"error"')
 # Longer than any mark: what a line begins with decides, so a long line need not be kept.
 _KEPT: Final = 64
 
@@ -35,7 +35,7 @@ class EndMark:
         encoding: its content encoding; one that cannot be undone incrementally hides the mark until the body ends.
 
     Attributes:
-        failed: the stream ended with an `error` event.
+        failed: the stream ended with an error event.
     """
 
     def __init__(self, content_type: str, encoding: str) -> None:
@@ -67,7 +67,7 @@ class EndMark:
         if not line:
             return self._marked
         mark = line[:_KEPT].replace(b" ", b"", 1)
-        if mark in _MARKS or mark.startswith(b"data:[DONE]"):
-            self._marked = True
-            self.failed = self.failed or mark == _ERROR_MARK
+        if mark.startswith(_ERROR_MARKS):
+            self.failed = True
+        self._marked = self._marked or self.failed or mark in _MARKS or mark.startswith(_DONE_MARK)
         return False

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Decision, Effect, Halt, Proceed, Replay, decide, unasked
+from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, unasked
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash, step_id
 from steplog._runtime import messages
@@ -27,7 +27,7 @@ from steplog._runtime.commit import Entry
 from steplog._runtime.context import Frame, advance, owner
 from steplog._runtime.evidence import difference_from
 from steplog._runtime.pack import Sink, form_bytes, value_tree
-from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, StoreError
+from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
@@ -113,7 +113,7 @@ class Ticket:
         self.recorded: Recorded | None = None
         self.verify = False
         self.finished = False
-        self._began = time.perf_counter()
+        self.began = time.perf_counter()
         self.hashed: tuple[str, int] = ("", 0)
         self._closing: Callable[[], dict[str, Any] | None] | None = None
 
@@ -153,9 +153,11 @@ class Ticket:
             blame(error, self.step)
         advance(self.recorder, self.effect.scope, self.step)
 
-    def diverged(
-        self, message: str, *, field: str | None = None, recorded: Any = None, found: Any = None
-    ) -> Interrupt:
+    def blame(self, error: BaseException) -> None:
+        """Note that an exception comes out of this step's outcome: when it ends the run, the step is tried again."""
+        blame(error, self.step)
+
+    def diverged(self, message: str, *, field: str | None = None, recorded: Any = None, found: Any = None) -> Interrupt:
         """Halt the run: what happens inside this step is not what was recorded. Raises DriftDetected."""
         raise self.recorder.halt(
             messages.inner_drift(self.run_id, self.step, message, field=field, recorded=recorded, found=found)
@@ -211,6 +213,8 @@ class Recorder:
             EncodeError: the arguments cannot be recorded.
         """
         hashed = args_hash(call.args)
+        # Before the call is counted: one that is refused and made again must get the same id.
+        self.journal.check_usable()
         with self._lock:
             self.refuse_if_halted()
             effect, occurrence = self._identify(call, place, hashed)
@@ -274,7 +278,6 @@ class Recorder:
         with self._lock:
             # Inner steps of an attempt count from zero again, so that those which finished before are found.
             self._counts.pop(ticket.step, None)
-            self.executed += 1
         try:
             entry = self._intend(ticket)
         except UNWRITTEN as failed:
@@ -290,7 +293,8 @@ class Recorder:
                 self.journal.submit(ev.STEP_SKIPPED, ticket.step, b'{"reason":"interrupted before the effect began"}')
                 self.journal.flush_soon()
             raise
-        ticket._began = time.perf_counter()
+        self.executed += 1
+        ticket.began = time.perf_counter()
 
     def _intend(self, ticket: Ticket) -> Entry:
         call, effect = ticket.call, ticket.effect
@@ -347,7 +351,7 @@ class Recorder:
             advance(self, ticket.effect.scope, ticket.step)
 
     def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
-        total = time.perf_counter() - ticket._began
+        total = time.perf_counter() - ticket.began
         sink = Sink(self.redactor)
         data: dict[str, Any] = {"outcome": outcome, "attempt": ticket.attempt}
         if "result" in detail:
@@ -396,17 +400,15 @@ class Recorder:
             self.journal.append(ev.RUN_SUSPENDED, None, data)
         except UNWRITTEN as failed:
             # The run stops all the same, and the interrupt tells the user why; only the note for readers is missing.
-            log.error("run %s: that it stopped (%s) could not be recorded: %s", self.journal.run_id, interrupt.reason, failed)
+            log.error("run %s stopped (%s); recording that failed: %s", self.journal.run_id, interrupt.reason, failed)  # noqa: TRY400  # the interrupt has the traceback
 
     def _unwritten(self, ticket: Ticket, failed: BaseException, *, begun: bool) -> BaseException:
-        if isinstance(failed, ForkedWriter):
-            # The parent's run goes on; only this child must not write.
+        if isinstance(failed, (ForkedWriter, ReenteredWriter)):
+            # The run goes on; only this child, or this handler, must not write.
             return failed
         if isinstance(failed, LeaseLost):
             return self.halt(failed)
-        return self.halt(
-            messages.log_failed(ticket.run_id, ticket.step, ticket.call.target, begun=begun, cause=failed)
-        )
+        return self.halt(messages.log_failed(ticket.run_id, ticket.step, ticket.call.target, begun=begun, cause=failed))
 
     # the end -----------------------------------------------------------------------------------------------------
 
@@ -422,7 +424,8 @@ class Recorder:
     def unplayed(self) -> list[str]:
         """Ids of finished steps at the top of the log that this dispatch has not asked for."""
         state = self.journal.state
-        return [step.id for step in state.steps.values() if not step.scope and step.finished and step.id not in self._seen]
+        steps = state.steps.values()
+        return [step.id for step in steps if not step.scope and step.finished and step.id not in self._seen]
 
 
 def run(steps: Steps[T]) -> T:

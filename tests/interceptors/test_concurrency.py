@@ -1,0 +1,94 @@
+"""Many calls at once: each recorded once, each returned to the caller that made it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import steplog
+from steplog.testing import LocalProvider
+from steplog.testing.provider import Hit, Reply
+
+from tests.interceptors.support import chat_events, echo, openai_client, perform
+
+COUNT = 20
+
+
+def ask(number: int) -> dict[str, Any]:
+    return {"model": "gpt-x", "messages": [{"role": "user", "content": f"question {number}"}]}
+
+
+def text(answer: Any) -> str:
+    return answer.choices[0].message.content
+
+
+EXPECTED = [f"echo question {number}" for number in range(COUNT)]
+
+
+def test_gathered_calls_each_get_their_own_answer_back(home, offline):
+    def program() -> list[str]:
+        async def body() -> list[str]:
+            async with openai_client(provider.url, asynchronous=True) as client, steplog.run("r"):
+                answers = await asyncio.gather(*(client.chat.completions.create(**ask(n)) for n in range(COUNT)))
+            return [text(answer) for answer in answers]
+
+        return perform(body)
+
+    with LocalProvider(handler=echo) as provider:
+        assert program() == EXPECTED
+        assert len(provider.hits) == COUNT
+        offline(provider)
+        assert program() == EXPECTED
+
+
+def test_calls_in_a_thread_pool_each_get_their_own_answer_back(home, offline):
+    def program() -> list[str]:
+        with openai_client(provider.url) as client, steplog.run("r") as run, ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda n: text(client.chat.completions.create(**ask(n))), range(COUNT)))
+            assert run.replayed + run.executed == COUNT
+        return found
+
+    with LocalProvider(handler=echo) as provider:
+        assert program() == EXPECTED
+        offline(provider)
+        assert program() == EXPECTED
+
+
+def test_gathered_streams_each_get_their_own_chunks_back(home, offline):
+    def handler(hit: Hit) -> Reply:
+        return Reply.sse(chat_events(*hit.json["messages"][-1]["content"].split()))
+
+    def program() -> list[str]:
+        async def one(client: Any, number: int) -> str:
+            stream = await client.chat.completions.create(stream=True, **ask(number))
+            words = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+            return " ".join(word for word in words if word)
+
+        async def body() -> list[str]:
+            async with openai_client(provider.url, asynchronous=True) as client, steplog.run("r"):
+                return await asyncio.gather(*(one(client, n) for n in range(COUNT)))
+
+        return perform(body)
+
+    expected = [f"question {number}" for number in range(COUNT)]
+    with LocalProvider(handler=handler) as provider:
+        assert program() == expected
+        offline(provider)
+        assert program() == expected
+
+
+def test_the_event_loop_goes_on_while_a_call_is_recorded(home):
+    async def body() -> None:
+        async with openai_client(provider.url, asynchronous=True) as client, steplog.run("r"):
+            calling = asyncio.ensure_future(client.chat.completions.create(**ask(1)))
+            while not provider.hits:
+                await asyncio.sleep(0)
+            provider.release()
+            await calling
+
+    with LocalProvider(handler=echo) as provider:
+        from steplog.testing.provider import Fault
+
+        provider.inject(Fault("hang"))
+        perform(body)

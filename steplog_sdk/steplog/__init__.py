@@ -25,8 +25,8 @@ from steplog.errors import (
     NotInRun,
     RunBusy,
     RunStopped,
-    SteplogError,
     StepFailed,
+    SteplogError,
     StoreError,
     Unreplayable,
 )

@@ -112,6 +112,10 @@ class ForkedWriter(StoreError):
     """A forked child tried to write to the run of its parent."""
 
 
+class ReenteredWriter(StoreError):
+    """A signal handler or finalizer tried to record in the middle of an append of the thread that it interrupted."""
+
+
 class Corrupt(StoreError):
     """A log that is damaged in a way a crash cannot cause. It is never repaired in silence.
 
@@ -196,7 +200,7 @@ class Interrupt(_Facts, BaseException):
 
 
 class Indeterminate(Interrupt):
-    """A step began, no outcome is recorded, and it is not declared safe to repeat: it may or may not have happened."""
+    """A step began, no outcome is recorded, and it is not declared safe to repeat: it may have happened or not."""
 
     reason = "indeterminate"
 
@@ -219,7 +223,7 @@ class DriftDetected(Interrupt):
 
 
 class Unreplayable(Interrupt):
-    """A step happened, but its result cannot be returned again: it could not be encoded, lost a secret, or was pruned."""
+    """A step happened, but its result cannot be returned: it could not be encoded, lost a secret, or was pruned."""
 
     reason = "unreplayable"
 
@@ -231,6 +235,6 @@ class LeaseLost(Interrupt):
 
 
 class LogFailed(Interrupt):
-    """The log could not be written. An effect whose intent failed did not begin; one whose outcome failed is in doubt."""
+    """The log could not be written. Without its intent an effect did not begin; without its outcome it is in doubt."""
 
     reason = "log_failed"

@@ -66,7 +66,9 @@ class Agent:
 
     def run(self, fate: str, tool: str, answer: str = "") -> tuple[int, object]:
         command = [sys.executable, "agent.py", "home", fate, tool, answer]
-        done = subprocess.run(command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
     def effects(self, name: str) -> list[list[str | None]]:
@@ -153,7 +155,13 @@ def test_resolve_refuses_what_is_not_in_doubt(agent):
 
 @pytest.mark.parametrize(
     "answer, code, result, effects",
-    [("happened", 0, "found", 1), ("not", 0, "verify", 2), ("unknown", 75, None, 1), ("boom", 75, None, 1), ("nonsense", 75, None, 1)],
+    [
+        ("happened", 0, "found", 1),
+        ("not", 0, "verify", 2),
+        ("unknown", 75, None, 1),
+        ("boom", 75, None, 1),
+        ("nonsense", 75, None, 1),
+    ],
 )
 def test_verify_asks_the_tool(agent, answer, code, result, effects):
     assert agent.run("die", "verify")[0] == -9

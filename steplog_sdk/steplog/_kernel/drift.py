@@ -56,8 +56,7 @@ def _pairs_of_dicts(path: str, old: dict[str, Any], new: dict[str, Any]) -> list
 def _pairs_of_lists(path: str, old: list[Any], new: list[Any]) -> list[tuple[str, Any, Any]]:
     longest = max(len(old), len(new))
     return [
-        (f"{path}[{i}]", old[i] if i < len(old) else ABSENT, new[i] if i < len(new) else ABSENT)
-        for i in range(longest)
+        (f"{path}[{i}]", old[i] if i < len(old) else ABSENT, new[i] if i < len(new) else ABSENT) for i in range(longest)
     ]
 
 

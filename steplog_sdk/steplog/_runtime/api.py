@@ -49,6 +49,8 @@ def step(*args: Any, **options: Any) -> Any:
     it; with an async `fn`, `await step(name, fn)`.
 
     Args:
+        *args: a function to decorate, or a name and a function to call.
+        **options: the following.
         mode: what may be done when a process died between beginning and outcome. `unsafe` (default): the run halts with
             `Indeterminate` until somebody settles it. `safe`: run again. `keyed`: run again under the same key, which
             the function takes as `idempotency_key`. `verify`: ask the `verify` function.
@@ -64,7 +66,7 @@ def step(*args: Any, **options: Any) -> Any:
         InvalidArgument: the function or an option is not accepted.
         EncodeError: an argument cannot be recorded (when the step is called).
     """
-    if len(args) == 2 and isinstance(args[0], str) and not options:  # noqa: PLR2004  # the form step(name, fn)
+    if len(args) == 2 and isinstance(args[0], str) and not options:
         return _value(args[0], args[1])
     if len(args) == 1 and not options:
         return _decorate(Tool(args[0], kind="tool_call"))
@@ -101,4 +103,4 @@ def _value(name: str, fn: Any) -> Any:
 def _is_async(fn: Any) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__dict__.get("__call__"))

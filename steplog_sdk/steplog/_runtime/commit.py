@@ -27,7 +27,7 @@ import orjson
 from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, apply
 from steplog._kernel.line import MAX_LINE
-from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, StoreError
+from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
 if TYPE_CHECKING:
     from steplog._kernel.line import Chain
@@ -82,7 +82,7 @@ class Commit:
 
     def submit(self, entry: Entry) -> None:
         """Put an entry in line. It is written by whoever leads next."""
-        self._check_usable()
+        self.check_usable()
         if len(entry.data) > _MAX_DATA:
             message = (
                 f"run {self._run_id}: a {entry.type} event of {len(entry.data):,} bytes does not fit in a line of the "
@@ -102,7 +102,6 @@ class Commit:
             LogFailed: the log is closed after an earlier failure.
         """
         if not entry.done:
-            self._check_reentry()
             with self._leading:
                 if not entry.done:
                     self._lead()
@@ -155,13 +154,24 @@ class Commit:
             finally:
                 self._writer.close()
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Refuse a caller that must not, or can no longer, write.
+
+        Raises:
+            ForkedWriter, ReenteredWriter, LogFailed, StoreError: as their messages say.
+        """
         if os.getpid() != self._pid:
             message = (
                 f"run {self._run_id}: a forked child tried to write to the log of its parent.\n"
-                f"Only process {self._pid} may write. Start the child with the spawn method, or give it a run of its own."
+                f"Only process {self._pid} may write. Start the child with the spawn method, or give it its own run."
             )
             raise ForkedWriter(message, run_id=self._run_id)
+        if self._leader == threading.get_ident():
+            message = (
+                f"run {self._run_id}: a signal handler or finalizer tried to record a step in the middle of an append. "
+                f"Nothing was recorded.\nDo the work outside the handler: set a flag there, act on it in the program."
+            )
+            raise ReenteredWriter(message, run_id=self._run_id)
         if self._broken is not None:
             message = (
                 f"run {self._run_id}: its log cannot be written any more in this process: {self._broken}\n"
@@ -170,14 +180,6 @@ class Commit:
             raise LogFailed(message, run_id=self._run_id) from self._broken
         if self._closed:
             message = f"run {self._run_id} is closed; an effect tried to record itself after the run had ended."
-            raise StoreError(message, run_id=self._run_id)
-
-    def _check_reentry(self) -> None:
-        if self._leader == threading.get_ident():
-            message = (
-                f"run {self._run_id}: a signal handler or finalizer tried to record a step in the middle of an append.\n"
-                f"Do the work outside the handler: set a flag there and act on it in the program."
-            )
             raise StoreError(message, run_id=self._run_id)
 
     def _lead(self) -> None:

@@ -87,6 +87,10 @@ class Journal:
         self._commit.submit(entry)
         return entry
 
+    def check_usable(self) -> None:
+        """Refuse a caller that must not write. Raises ForkedWriter, ReenteredWriter, LogFailed or StoreError."""
+        self._commit.check_usable()
+
     def wait(self, entry: Entry) -> None:
         """Return when the event is in the log, on disk if it asked to be."""
         self._commit.wait(entry)
@@ -116,7 +120,7 @@ class Journal:
 def boot_id() -> str | None:
     """The kernel's id of this boot, or None where it tells none. Shows a log's reader whether a machine restarted."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib at import
             return file.read().strip()
     except OSError:
         return None

@@ -107,9 +107,8 @@ def inner_drift(run_id: str, step: str, what: str, *, field: str | None, recorde
     """The interrupt for a step whose inside is not what was recorded, such as a second request or a longer read."""
     command = f"steplog show {run_id} {step}"
     message = f"run {run_id}: step {step}: {what}\nNothing was sent. What was recorded: {command}"
-    return DriftDetected(
-        message, run_id=run_id, step=step, commands=(command,), field=field, recorded=recorded, found=found, nearest=step
-    )
+    facts = {"field": field, "recorded": recorded, "found": found, "nearest": step}
+    return DriftDetected(message, run_id=run_id, step=step, commands=(command,), **facts)
 
 
 def again(interrupt: Interrupt) -> Interrupt:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def created_data(*, workflow: str | None, version: str | None, trigger: dict[str, Any], goal: str | None) -> dict[str, Any]:
+def created_data(
+    *, workflow: str | None, version: str | None, trigger: dict[str, Any], goal: str | None
+) -> dict[str, Any]:
     """What `run.created` says of the program, apart from the run's own settings."""
     script = main_script()
     return {
@@ -43,7 +45,7 @@ def entry() -> dict[str, Any]:
         "script": str(script) if script else None,
         "module": spec.name if spec is not None and spec.name != "__main__" else None,
         "argv": list(sys.argv[1:]),
-        "cwd": os.getcwd(),
+        "cwd": os.getcwd(),  # pathlib is not worth importing for it
     }
 
 
@@ -59,7 +61,7 @@ def packages() -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def revision(script: Path) -> str | None:
-    """The code's revision: `git:<commit>` of the repository that holds the script, else `sha256:<digest>` of the script.
+    """The code's revision: `git:<commit>` of the repository around the script, else `sha256:<digest>` of the script.
 
     The commit is read from the repository's files, since a process start would cost more than opening the run.
     """

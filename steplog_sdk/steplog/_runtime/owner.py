@@ -43,7 +43,7 @@ class OwnerTask:
             self._task.uncancel()
 
     def _nudge(self) -> None:
-        if self._left or self._task.done():
+        if self._loop is None or self._left or self._task.done():
             return
         self._task.cancel()
         self._cancelled += 1

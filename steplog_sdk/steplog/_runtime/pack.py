@@ -67,7 +67,7 @@ class Sink:
     def line(self, data: dict[str, Any]) -> bytes:
         """The event's data as JSON bytes without secrets.
 
-        `data` gains `redacted`, the number of places, where a value or body lost something: it cannot be returned again.
+        Where a value or body lost something, `redacted` is added, the number of places: it cannot be returned again.
         """
         cleaned, count = self._redactor.redact(orjson.dumps(data))
         if count:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState
 from steplog._runtime import messages, origin, settings, ulid
+from steplog._runtime.commit import Entry
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
 from steplog._runtime.door import PROCESS
 from steplog._runtime.journal import Journal
 from steplog._runtime.owner import OwnerTask
 from steplog._runtime.pack import Sink
-from steplog._runtime.commit import Entry
 from steplog._runtime.recorder import UNWRITTEN, Recorder, Steps, blamed
 from steplog._runtime.recorder import run as drive
 from steplog._runtime.recorder import run_async as drive_async
@@ -61,7 +61,7 @@ class Run:
         return self._open_recorder().executed
 
     def escalate(self, reason: str) -> None:
-        """Say that the run hands its task to a person: it ends as `escalated`, with this text beside the reason code."""
+        """Say that the run hands its task to a person: it ends as `escalated`, with this text beside the code."""
         self._outcome = ("escalated", reason)
 
     def _open_recorder(self) -> Recorder:
@@ -72,13 +72,13 @@ class Run:
 
     # entering ----------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         self._refuse_second_entry()
         journal = self._open_journal()
         self._enter(journal)
         return self
 
-    async def __aenter__(self) -> Run:
+    async def __aenter__(self) -> Self:
         import asyncio
 
         self._refuse_second_entry()
@@ -185,7 +185,7 @@ class Run:
         unplayed = recorder.unplayed()
         if type_ == ev.RUN_ENDED and unplayed:
             data["unplayed"] = len(unplayed)
-            message = "run %s ended without asking for %d step(s) that its log holds, the first is %s. See: steplog show %s"
+            message = "run %s ended without asking for %d step(s) that its log holds, first %s. See: steplog show %s"
             log.warning(message, self.run_id, len(unplayed), unplayed[0], self.run_id)
         return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
 

@@ -22,7 +22,8 @@ DURABILITIES: Final[tuple[Durability, ...]] = ("process", "durable")
 ON_DRIFT: Final[tuple[OnDrift, ...]] = ("halt", "warn", "run")
 DEFAULT_HOME: Final = ".agent"
 
-_SECRET_NAME: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN)(?:$|_)", re.IGNORECASE)
+_SECRET_WORDS: Final = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN"  # noqa: S105  # words, not a password
+_SECRET_NAME: Final = re.compile(rf"(?:^|_)(?:{_SECRET_WORDS})(?:$|_)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Binder:
     """
 
     def __init__(self, fn: Callable[..., Any], *, owner: str, ignore: Collection[str] = (), key: str) -> None:
-        self._signature = inspect.signature(fn)
+        self._signature = _signature(fn)
         parameters = self._signature.parameters
         unknown = set(ignore) - set(parameters)
         if unknown:
@@ -32,9 +32,7 @@ class Binder:
         plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
         self._names = tuple(parameters) if plain else None
         self._positional = sum(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters.values())
-        self._defaults = {
-            name: p.default for name, p in parameters.items() if p.default is not inspect.Parameter.empty
-        }
+        self._defaults = {name: p.default for name, p in parameters.items() if p.default is not inspect.Parameter.empty}
         self._required = frozenset(
             name
             for name, p in parameters.items()
@@ -101,6 +99,14 @@ class Binder:
         import uuid
 
         return {**kwargs, self._key: str(uuid.uuid4())}
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(fn)
+    except ValueError:
+        # Builtins such as `time.time` have none; whatever they are called with identifies the call.
+        return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005  # only its shape is used
 
 
 def _receiver(fn: Callable[..., Any], parameters: list[str]) -> frozenset[str]:

@@ -17,7 +17,7 @@ from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
 from steplog._runtime.context import inside, unrecorded
 from steplog._runtime.door import place_of
-from steplog._runtime.recorder import Call, Recorder, Ticket, blamed, run, run_async
+from steplog._runtime.recorder import Call, Recorded, Recorder, Ticket, blamed, run, run_async
 from steplog._runtime.signature import Binder
 from steplog.errors import BodyMissing, EncodeError, Interrupt, InvalidArgument, SteplogError
 
@@ -67,7 +67,7 @@ class Tool:
         retry_on: tuple[type[Exception], ...] = (Exception,),
         ignore: Collection[str] = (),
     ) -> None:
-        _refuse_uncallable(fn)
+        _refuse(fn, kind)
         self.fn = fn
         self.kind = kind
         self.name = name or _name_of(fn)
@@ -118,7 +118,7 @@ class Tool:
         assert recorded is not None
         try:
             if recorded.outcome == "failed":
-                raise self._failure(ticket, recorded.data)
+                raise self._failure(ticket, recorded)
             value = decode(recorded.value("result"), self.classes)
         except BodyMissing as missing:
             state = ticket.recorder.journal.state.steps[ticket.step]
@@ -126,9 +126,7 @@ class Tool:
         ticket.replayed()
         return value
 
-    def _failure(self, ticket: Ticket, data: dict[str, Any]) -> BaseException:
-        recorded = ticket.recorded
-        assert recorded is not None
+    def _failure(self, ticket: Ticket, recorded: Recorded) -> BaseException:
         error = decode_exception((recorded.value("error") or {}).get("value"), self.classes)
         if isinstance(error, SteplogError) and error.run_id is None:
             error.run_id, error.step = ticket.run_id, ticket.step
@@ -136,14 +134,14 @@ class Tool:
         return error
 
 
-def _refuse_uncallable(fn: Any) -> None:
+def _refuse(fn: Any, kind: str) -> None:
     if isinstance(fn, (staticmethod, classmethod)):
         message = "put @steplog.step below @staticmethod or @classmethod, next to the function."
         raise InvalidArgument(message)
     if not callable(fn):
         message = f"@steplog.step goes on a function, not on {type(fn).__name__}. For a value: steplog.step(name, fn)."
         raise InvalidArgument(message)
-    if inspect.isclass(fn):
+    if inspect.isclass(fn) and kind != "local":
         message = f"@steplog.step goes on a function or method, not on the class {fn.__name__}."
         raise InvalidArgument(message)
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
@@ -157,7 +155,7 @@ def _refuse_uncallable(fn: Any) -> None:
 def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__qualname__", None) or getattr(getattr(fn, "func", None), "__qualname__", None)
     if name is None:
-        message = f"{fn!r} has no name to record it under. Write @steplog.step(name=\"...\")."
+        message = f'{fn!r} has no name to record it under. Write @steplog.step(name="...").'
         raise InvalidArgument(message)
     return str(name).rsplit("<locals>.", 1)[-1]
 
@@ -168,9 +166,7 @@ Action = tuple[str, Any]
 Life = Generator[Action, Any, Any]
 
 
-def life(
-    tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> Life:
+def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> Life:
     """Run a step that was told to proceed: verify, attempt, retry, record.
 
     Yields `("log", steps)` for a half of the recorder, `("call", thunk)` for the user's function, `("ask", thunk)` for

@@ -25,13 +25,15 @@ def install() -> None:
     """Patch the two places where the standard library starts work on a thread. Idempotent."""
     if _installed:
         return
-    submit, start = ThreadPoolExecutor.submit, threading.Thread.start
+    submit: Any = ThreadPoolExecutor.submit
+    start = threading.Thread.start
     _installed.update(submit=submit, start=start)
 
     @functools.wraps(submit)
     def submit_in_run(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         # Also when no run is open: the worker may have been started inside one that is long closed.
-        return submit(self, _Carried(FRAME.get(), fn), *args, **kwargs)
+        future: Future[Any] = submit(self, _Carried(FRAME.get(), fn), *args, **kwargs)
+        return future
 
     @functools.wraps(start)
     def start_in_run(self: threading.Thread) -> None:
@@ -41,7 +43,7 @@ def install() -> None:
         start(self)
 
     _installed.update(patched_submit=submit_in_run, patched_start=start_in_run)
-    ThreadPoolExecutor.submit = submit_in_run  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = submit_in_run  # type: ignore[method-assign, assignment]
     threading.Thread.start = start_in_run  # type: ignore[method-assign]
 
 

@@ -19,7 +19,7 @@ def new() -> str:
     return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 
-def check_run_id(run_id: str) -> str:
+def check_run_id(run_id: object) -> str:
     """Return a run id that can name a directory, else raise InvalidArgument."""
     if isinstance(run_id, str) and _ALLOWED.match(run_id):
         return run_id

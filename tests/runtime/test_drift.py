@@ -1,0 +1,240 @@
+"""P5: a resumed run whose calls no longer match its log halts before any further effect, and says where it differs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import steplog
+from steplog._runtime.door import PROCESS
+
+effects: list[object] = []
+
+
+@steplog.step
+def pay(order: str, cents: int, note: str = "") -> int:
+    effects.append((order, cents))
+    return cents
+
+
+@steplog.step(mode="safe")
+async def look(x: object, delay: float = 0.0) -> object:
+    await asyncio.sleep(delay)
+    effects.append(x)
+    return x
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    effects.clear()
+
+
+class Crash(BaseException):
+    """Leaves a run the way a dead process does: open steps stay open, finished ones stay finished."""
+
+
+def crashed(run_id, agent):
+    with pytest.raises(Crash), steplog.run(run_id):
+        agent()
+        raise Crash
+
+
+def test_a_changed_argument_halts_with_the_field_and_both_values():
+    crashed("r", lambda: pay("ord_1", 100, note="n" * 5000 + "tail one"))
+
+    with pytest.raises(steplog.RunStopped) as caught, steplog.run("r"):
+        pay("ord_1", 101, note="n" * 5000 + "tail one")
+
+    drift = caught.value.__cause__
+    assert isinstance(drift, steplog.DriftDetected)
+    assert (drift.field, drift.recorded, drift.found) == ("cents", 100, 101)
+    assert effects == [("ord_1", 100)]
+    text = str(drift)
+    assert "First difference, at cents" in text
+    assert "  - 100\n  + 101" in text
+    assert drift.nearest in text
+    assert len(text.splitlines()) <= 25
+
+
+def test_a_difference_deep_in_a_long_text_is_shown_through_a_window():
+    crashed("r", lambda: pay("ord_1", 1, note="n" * 200_000 + "total 41,200" + "m" * 50_000))
+
+    with pytest.raises(steplog.RunStopped) as caught, steplog.run("r"):
+        pay("ord_1", 1, note="n" * 200_000 + "total 41,900" + "m" * 50_000)
+
+    text = str(caught.value.__cause__)
+    assert "total 41,200" in text
+    assert "total 41,900" in text
+    assert len(text) < 2_000
+
+
+def test_another_tool_at_the_same_place_is_drift():
+    crashed("r", lambda: steplog.step("now", lambda: 1))
+
+    with pytest.raises(steplog.RunStopped) as caught, steplog.run("r"):
+        pay("a", 1)
+
+    drift = caught.value.__cause__
+    assert (drift.field, drift.recorded, drift.found) == ("kind", "local", "tool_call")
+    assert effects == []
+
+
+def test_going_further_than_the_log_is_not_drift():
+    crashed("r", lambda: pay("a", 1))
+    with steplog.run("r"):
+        pay("a", 1)
+        pay("b", 2)
+
+    assert effects == [("a", 1), ("b", 2)]
+
+
+def test_a_step_that_moves_finds_its_own_record():
+    def agent():
+        pay("a", 1)
+        pay("b", 2)
+
+    crashed("r", agent)
+    with steplog.run("r") as run:
+        pay("b", 2)
+        pay("a", 1)
+        assert run.executed == 0
+
+
+@pytest.mark.parametrize("on_drift", ["warn", "run"])
+def test_on_drift_lets_the_rest_run(on_drift):
+    def agent():
+        pay("a", 1)
+        pay("b", 2)
+
+    crashed("r", agent)
+    with steplog.run("r", on_drift=on_drift) as run:
+        pay("a", 1)
+        pay("c", 3)
+        assert (run.replayed, run.executed) == (1, 1)
+
+
+def test_an_effect_in_doubt_that_is_no_longer_asked_for_is_drift():
+    @steplog.step
+    def mail(to):
+        raise Crash
+
+    with pytest.raises(Crash), steplog.run("r"):
+        mail("ada")
+    with pytest.raises(steplog.RunStopped) as caught, steplog.run("r"):
+        mail("bob")
+
+    assert caught.value.reason == "drift"
+    assert (caught.value.__cause__.recorded, caught.value.__cause__.found) == ("ada", "bob")
+
+
+async def test_concurrent_branches_that_arrive_in_another_order_are_not_drift():
+    async def agent(order):
+        async with steplog.run("r") as run:
+            results = await asyncio.gather(*(branch(x, order) for x in "abc"))
+            return results, run.executed
+
+    async def branch(x, order):
+        await asyncio.sleep(0.05 * order.index(x))
+        if x == crash:
+            raise Crash
+        return await look(x)
+
+    crash = "c"
+    with pytest.raises(Crash):
+        await agent("abc")
+    crash = ""
+
+    assert await agent("cba") == (["a", "b", "c"], 1)
+    assert sorted(effects) == ["a", "b", "c"]
+
+
+def test_threads_that_arrive_in_another_order_are_not_drift():
+    @steplog.step
+    def tool(x):
+        effects.append(x)
+        return x
+
+    def work(x, delay):
+        time.sleep(delay)
+        return tool(x)
+
+    def agent():
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(work, [1, 2], [0, 0])) == [1, 2]
+
+    crashed("r", agent)
+    with steplog.run("r"), ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(work, [1, 2, 3], [0.2, 0.3, 0])) == [1, 2, 3]
+
+    assert sorted(effects) == [1, 2, 3]
+
+
+async def test_a_branch_whose_sibling_never_comes_halts_in_the_end(monkeypatch):
+    from dataclasses import replace
+
+    monkeypatch.setattr(PROCESS, "settings", replace(PROCESS.settings, drift_grace=0.1))
+
+    async def agent(things):
+        async with steplog.run("r"):
+            await asyncio.gather(*(asyncio.create_task(look(x)) for x in things))
+            raise Crash
+
+    with pytest.raises(Crash):
+        await agent("ab")
+    effects.clear()
+    with pytest.raises(steplog.RunStopped) as caught:
+        await agent("ax")
+
+    assert caught.value.reason == "drift"
+    assert effects == []
+
+
+def test_a_thread_that_waits_for_siblings_stops_when_the_run_halts():
+    """Waiting must not outlive the run."""
+    crashed("r", lambda: pay("a", 1))
+    seen = []
+
+    def worker():
+        try:
+            pay("other", 1)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+
+    started = time.monotonic()
+    with pytest.raises(steplog.RunStopped), steplog.run("r"):
+        thread = threading.Thread(target=worker)
+        thread.start()
+        time.sleep(0.1)
+        pay("third", 1)
+    thread.join(10)
+
+    assert seen == ["DriftDetected"]
+    assert time.monotonic() - started < 4
+
+
+def test_lineage_is_recorded(state_of):
+    with steplog.run("r"):
+        pay("a", 1)
+        pay("b", 2)
+
+    first, second = state_of("r").steps.values()
+    assert (first.after, second.after) == (None, first.id)
+
+
+def test_the_failed_step_that_ended_a_run_may_be_asked_differently():
+    """Mending the request is the ordinary way to go on after a failure."""
+
+    @steplog.step
+    def ask(prompt):
+        if prompt == "bad":
+            raise ValueError(prompt)
+        return prompt
+
+    with pytest.raises(ValueError, match="bad"), steplog.run("r"):
+        ask("bad")
+    with steplog.run("r"):
+        assert ask("good") == "good"

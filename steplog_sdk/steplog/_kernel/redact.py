@@ -254,7 +254,8 @@ def _field(key: str, item: Any, depth: int, *, server: bool) -> Any:
     if server and name == "headers" and item is not None:
         if not isinstance(item, dict):
             return _hidden(item, "header")
-        return {header: _hidden(value, "header") for header, value in item.items()}
+        hidden = {header: _hidden(value, "header") for header, value in item.items()}
+        return item if hidden == item else hidden
     return _request(item, depth + 1, server=isinstance(item, list) and name in _SERVERS)
 
 

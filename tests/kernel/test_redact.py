@@ -1,0 +1,284 @@
+"""Secrets go before anything is written; ordinary text, ids and data stay as they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pathlib
+import uuid
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steplog._kernel.redact import PATTERNS, Pattern, Redactor, redact_request
+from steplog.errors import EncodeError
+
+CASSETTES = pathlib.Path(__file__).parents[3] / "shared" / "cassettes"
+
+
+def fake(length: int, alphabet: str = "a1B2c3D4e5F6g7H8") -> str:
+    """Characters in the shape of a key. Put together at run time, so that no scanner takes this file for a leak."""
+    return (alphabet * (length // len(alphabet) + 1))[:length]
+
+
+def encoded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+JWT = ".".join([encoded('{"alg":"HS256","typ":"JWT"}'), encoded('{"sub":"somebody","n":1}'), fake(43)])
+JWE = ".".join([encoded('{"alg":"dir","enc":"A256GCM"}'), "", fake(16), fake(80), fake(22)])
+KEY_LINES = "\n".join([fake(64, "MIIEvQ+/a9"), fake(64, "b8+/Zz"), fake(20) + "=="])
+
+
+def key_block(kind: str = "RSA ", headers: str = "") -> str:
+    return f"-----BEGIN {kind}PRIVATE KEY-----\n{headers}{KEY_LINES}\n-----END {kind}PRIVATE KEY-----"
+
+
+SECRETS = {
+    "openai": ("openai-key", "sk-" + fake(48)),
+    "openai project": ("openai-key", "sk-proj-" + fake(40) + "-_" + fake(60)),
+    "openai service": ("openai-key", "sk-svcacct-" + fake(60)),
+    "openrouter": ("openai-key", "sk-or-v1-" + fake(64, "0a1b2c3d")),
+    "anthropic": ("anthropic-key", "sk-ant-api03-" + fake(60) + "_-" + fake(30) + "AA"),
+    "google": ("google-key", "AIza" + fake(35, "Sy0_-aZ9")),
+    "groq": ("groq-key", "gsk_" + fake(52)),
+    "hugging face": ("huggingface-key", "hf_" + fake(34)),
+    "aws": ("aws-key", "AKIA" + fake(16, "ABCD2345")),
+    "aws session": ("aws-key", "ASIA" + fake(16, "ABCD2345")),
+    **{f"github {kind}": ("github-token", f"gh{kind}_" + fake(36)) for kind in "pousr"},
+    "github pat": ("github-token", "github_pat_" + fake(22) + "_" + fake(59)),
+    "slack": ("slack-token", "xoxb-" + fake(12, "0123456789") + "-" + fake(24)),
+    "stripe": ("stripe-key", "sk_live_" + fake(24)),
+    "stripe restricted": ("stripe-key", "rk_live_" + fake(24)),
+    "jwt": ("jwt", JWT),
+    "encrypted jwt": ("jwt", JWE),
+    "key": ("private-key", key_block()),
+    "plain key": ("private-key", key_block("")),
+    "encrypted key": (
+        "private-key",
+        key_block(headers=f"Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,{fake(32)}\n\n"),
+    ),
+}
+
+# What may stand around a secret; `{}` is its place.
+PLACES = [
+    "{}",
+    "key={}",
+    'export API_KEY="{}"',
+    "Use {} for that.",
+    "?key={}&alt=sse",
+    "line before\n{}\nline after",
+    "tab\t{}",
+    "a%20{}",
+]
+
+
+@pytest.mark.parametrize("kind,secret", SECRETS.values(), ids=SECRETS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_a_secret_goes_wherever_it_stands(kind, secret, place, layers):
+    """Layers of JSON around it: none (a body), one (a result), two (the arguments of a tool call)."""
+    data = place.format(secret)
+    for _ in range(layers):
+        data = json.dumps({"text": data})
+    clean, count = Redactor().redact(data.encode())
+    marker = f"[redacted:{kind}]"
+    assert (clean.decode().count(marker), count) == (1, 1)
+    text = clean.decode()
+    for _ in range(layers):
+        text = json.loads(text)["text"]
+    assert text == place.format(marker)
+
+
+HEADERS = {
+    "bearer": (f"Authorization: Bearer {fake(40)}", "Authorization: Bearer [redacted:bearer]"),
+    "bearer in small letters": (f"authorization: bearer {fake(40)}", "authorization: bearer [redacted:bearer]"),
+    "basic": (
+        f"Authorization: Basic {base64.b64encode(b'user:open sesame').decode()}",
+        "Authorization: Basic [redacted:basic]",
+    ),
+    "basic in small letters": (
+        f"authorization: basic {base64.b64encode(b'user:pw').decode()} x",
+        "authorization: basic [redacted:basic] x",
+    ),
+    "database": ("postgres://app:hunter22@db:5432/x", "postgres://app:[redacted:password]@db:5432/x"),
+    "no user": ("redis://:hunter22@127.0.0.1/0", "redis://:[redacted:password]@127.0.0.1/0"),
+    "odd characters": ("mysql://u:p%40ss!w$rd:x@h.example", "mysql://u:[redacted:password]@h.example"),
+    "two": ("a://u:one1@h b://u:two2@h", "a://u:[redacted:password]@h b://u:[redacted:password]@h"),
+    "token in a url": (
+        f"https://x-access-token:ghp_{fake(36)}@github.example/r.git",
+        "https://x-access-token:[redacted:github-token]@github.example/r.git",
+    ),
+}
+
+
+@pytest.mark.parametrize("text,expected", HEADERS.values(), ids=HEADERS)
+def test_only_the_secret_part_goes(text, expected):
+    assert Redactor().redact(text.encode())[0].decode() == expected
+    assert orjson.loads(Redactor().redact(orjson.dumps([text]))[0]) == [expected]
+
+
+ORDINARY = [
+    "The task-force met; risk-averse people ask-and-answer. sk-learn-style-estimators-are-nice, desk-top-publishing.",
+    "Basic understanding of Basic authentication and Basic programming; Bearer of news, Bearer authentication-scheme.",
+    "authorization: bearer tokens are strings; authorization: basic credentials are base64",
+    "-----BEGIN PRIVATE KEY----- is how such a file begins, and -----END PRIVATE KEY----- how it ends.",
+    "-----BEGIN PUBLIC KEY-----\n" + KEY_LINES + "\n-----END PUBLIC KEY-----",
+    "-----BEGIN CERTIFICATE-----\n" + KEY_LINES + "\n-----END CERTIFICATE-----",
+    "https://example.com:8080/a@b?c=d:e@f mail someone@example.com, git@host:owner/repo.git, ssh://git@host/repo",
+    "postgres://user:password@host/db postgres://$USER:$PASSWORD@host postgres://{user}:{password}@host a://u:***@h",
+    "call_" + fake(24) + " toolu_01" + fake(22) + " chatcmpl-" + fake(29) + " resp_" + fake(48, "0a1b2c3d"),
+    "msg_01" + fake(22) + " run_" + fake(24) + " file-" + fake(22) + " batch_" + fake(24) + " req_" + fake(24),
+    "gpt-4o-mini-2024-07-18 claude-sonnet-4-5-20250929 o3-mini text-embedding-3-large us.anthropic.claude-v2:1",
+    str(uuid.UUID(int=2**127 + 12345)) + " s_" + fake(26, "abc234") + " sha256:" + fake(64, "0a1b2c3d"),
+    "sk-fake-key sk-1234 hf_hub_download gsk_ AKIA AIza ghp_ xoxb-token eyJ eyJhbGciOi task_live_streaming_session",
+    "eyJ" + fake(400) + "==",
+    "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 40).decode(),
+    "-_" * 30 + "sk-" + "-" * 40,
+    json.dumps({"properties": {"password": {"type": "string"}, "api_key": {"type": "string"}}}),
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_is_not_touched(text):
+    for data in (text.encode(), orjson.dumps({"k": text}), json.dumps(json.dumps(text)).encode()):
+        clean, count = Redactor().redact(data)
+        assert clean is data
+        assert count == 0
+
+
+@given(st.binary(min_size=30, max_size=3000))
+def test_base64_is_not_touched(blob):
+    for text in (
+        base64.b64encode(blob),
+        base64.b85encode(blob).hex().encode(),
+        uuid.UUID(bytes=blob[:16]).hex.encode(),
+    ):
+        assert Redactor().redact(b'{"d":"' + text + b'"}')[1] == 0
+
+
+def test_recorded_provider_traffic_is_not_touched():
+    """Its secrets are placeholders already, so whatever is found in it would be a false alarm."""
+    files = sorted(CASSETTES.rglob("*.json"))
+    if not files:
+        pytest.skip("the recorded traffic is not at hand")
+    touched = [str(file.relative_to(CASSETTES)) for file in files if Redactor().redact(file.read_bytes())[1]]
+    assert touched == []
+
+
+# --- given secrets
+
+
+def test_given_secrets_go_in_every_spelling():
+    secret = 'pä/ss"wörd\\1\n'
+    redactor = Redactor(secrets=[secret])
+    for layers in range(3):
+        for ascii_only in (True, False):
+            text = secret
+            for _ in range(layers):
+                text = json.dumps(text, ensure_ascii=ascii_only)
+            clean, count = redactor.redact(text.encode())
+            assert count == 1
+            assert b"ss" not in clean
+            value = clean.decode()
+            for _ in range(layers):
+                value = json.loads(value)
+            assert value == "[redacted:secret]"
+    assert redactor.redact(b'"p\\u00e4\\/ss\\"w\\u00f6rd\\\\1\\n"') == (b'"[redacted:secret]"', 1)
+
+
+def test_given_secrets_are_counted_and_the_longer_goes_whole():
+    redactor = Redactor(secrets=["abcdefgh", "abcdefgh-and-more"])
+    assert redactor.redact(b"x abcdefgh-and-more abcdefgh abcdefgh") == (
+        b"x [redacted:secret] [redacted:secret] [redacted:secret]",
+        3,
+    )
+
+
+def test_short_values_are_no_secrets():
+    assert Redactor(secrets=["true", "", "1234567"]).redact(b"true 1234567") == (b"true 1234567", 0)
+    assert Redactor(secrets=["12345678"]).redact(b"12345678") == (b"[redacted:secret]", 1)
+
+
+def test_redacting_twice_changes_nothing_more():
+    redactor = Redactor(secrets=["correct horse"])
+    text = "\n".join(
+        [*(secret for _, secret in SECRETS.values()), *(text for text, _ in HEADERS.values()), "correct horse"]
+    )
+    once, count = redactor.redact(text.encode())
+    assert count == len(SECRETS) + len(HEADERS) + 2
+    assert redactor.redact(once) == (once, 0)
+
+
+def test_patterns_can_be_given():
+    import re
+
+    ours = Pattern("badge", b"badge-", re.compile(rb"badge-(?P<secret>\d+)"), lambda secret: secret != b"0")
+    redactor = Redactor((*PATTERNS, ours))
+    assert redactor.redact(b"badge-12 badge-0 badge-7") == (b"badge-[redacted:badge] badge-0 badge-[redacted:badge]", 2)
+
+
+# --- fields of a request
+
+
+def test_credential_fields_of_a_request_are_replaced():
+    body = {
+        "model": "m",
+        "Authorization": "x",
+        "nested": [{"API_KEY": "x", "password": "x", "client_secret": "x"}],
+        "x-api-key": "",
+        "access_token": {"type": "string"},
+        "max_tokens": 5,
+    }
+    before = json.dumps(body)
+    assert redact_request(body) == {
+        **body,
+        "Authorization": "[redacted:authorization]",
+        "nested": [
+            {
+                "API_KEY": "[redacted:api_key]",
+                "password": "[redacted:password]",
+                "client_secret": "[redacted:client_secret]",
+            }
+        ],
+    }
+    assert json.dumps(body) == before
+
+
+def test_what_is_sent_to_mcp_servers_is_replaced():
+    body = {
+        "tools": [
+            {"type": "mcp", "server_url": "u", "headers": {"X-Team": "t", "N": 1}, "authorization": "a"},
+            {"type": "function", "parameters": {"properties": {"headers": {"type": "object"}}}},
+            {"type": "mcp", "headers": "raw"},
+        ],
+        "mcp_servers": [{"url": "u", "authorization_token": "t", "headers": {"A": "b"}}],
+        "messages": [{"headers": {"kept": "as it is"}}],
+        "headers": {"kept": "too"},
+    }
+    clean = redact_request(body)
+    assert clean["tools"][0]["headers"] == {"X-Team": "[redacted:header]", "N": "[redacted:header]"}
+    assert clean["tools"][0]["authorization"] == "[redacted:authorization]"
+    assert clean["tools"][1] is body["tools"][1]
+    assert clean["tools"][2]["headers"] == "[redacted:header]"
+    assert clean["mcp_servers"] == [
+        {"url": "u", "authorization_token": "[redacted:authorization_token]", "headers": {"A": "[redacted:header]"}}
+    ]
+    assert clean["messages"] is body["messages"]
+    assert clean["headers"] is body["headers"]
+    assert redact_request(clean) is clean
+
+
+def test_a_request_without_credentials_is_returned_as_it_is():
+    for body in ({"model": "m", "messages": [{"role": "user", "content": "my password is ..."}]}, [], "text", None, 1):
+        assert redact_request(body) is body
+
+
+def test_a_request_that_nests_too_deep_is_refused():
+    body: object = {"password": "x"}
+    for _ in range(100):
+        body = [body]
+    with pytest.raises(EncodeError, match="deeper than 100 levels"):
+        redact_request(body)

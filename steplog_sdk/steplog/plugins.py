@@ -28,8 +28,9 @@ from typing import Final, Protocol, runtime_checkable
 from steplog._kernel.codec import register_codec
 from steplog._kernel.redact import redact_request
 from steplog._runtime.door import active, place_of
+from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import Body
-from steplog._runtime.recorder import Call, Recorded, Ticket, run, run_async
+from steplog._runtime.ticket import Call, Recorded, Ticket
 
 __all__ = [
     "Body",

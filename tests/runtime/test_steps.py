@@ -283,7 +283,7 @@ def test_strict_refuses_what_would_escape(home):
     calls = []
     tool = steplog.step(name="tool")(lambda: calls.append(1))
 
-    with pytest.raises(steplog.NotInRun, match="steplog.run"):
+    with pytest.raises(steplog.NotInRun, match=r"steplog\.run"):
         tool()
 
     assert calls == []

@@ -73,7 +73,8 @@ class Commit:
         # Re-entrant, because a signal handler may submit while the main thread is inside `submit`.
         self._queue = threading.RLock()
         self._leading = threading.Lock()
-        self._leader: int | None = None
+        # Threads that lead or are about to; a signal handler that interrupted one of them must not wait for it.
+        self._leaders: set[int] = set()
         self._wake = threading.Condition(self._queue)
         self._committer: threading.Thread | None = None
         self._broken: BaseException | None = None
@@ -102,20 +103,15 @@ class Commit:
             LogFailed: the log is closed after an earlier failure.
         """
         if not entry.done:
-            with self._leading:
-                if not entry.done:
-                    self._lead()
+            self._lead(entry)
         if entry.error is not None:
             raise entry.error
 
     async def wait_async(self, entry: Entry) -> None:
         """The same for a task; the event loop never waits for the disk."""
-        if not entry.sync and self._leading.acquire(blocking=False):
-            try:
-                if not entry.done:
-                    self._lead()
-            finally:
-                self._leading.release()
+        if not entry.sync and not self._leading.locked():
+            # A plain write takes a microsecond; handing it to another thread would take fifty.
+            self._lead(entry)
         elif not entry.sync:
             # A sync is under way; the committer writes the entry as soon as it ends. Order in the log is kept.
             self.flush_soon()
@@ -147,11 +143,10 @@ class Commit:
         if os.getpid() != self._pid:
             self._writer.close()
             return
-        with self._leading:
-            try:
-                while self._pending and self._broken is None:
-                    self._lead()
-            finally:
+        try:
+            self._lead()
+        finally:
+            with self._leading:
                 self._writer.close()
 
     def check_usable(self) -> None:
@@ -166,12 +161,8 @@ class Commit:
                 f"Only process {self._pid} may write. Start the child with the spawn method, or give it its own run."
             )
             raise ForkedWriter(message, run_id=self._run_id)
-        if self._leader == threading.get_ident():
-            message = (
-                f"run {self._run_id}: a signal handler or finalizer tried to record a step in the middle of an append. "
-                f"Nothing was recorded.\nDo the work outside the handler: set a flag there, act on it in the program."
-            )
-            raise ReenteredWriter(message, run_id=self._run_id)
+        if threading.get_ident() in self._leaders:
+            raise reentered(self._run_id)
         if self._broken is not None:
             message = (
                 f"run {self._run_id}: its log cannot be written any more in this process: {self._broken}\n"
@@ -182,13 +173,22 @@ class Commit:
             message = f"run {self._run_id} is closed; an effect tried to record itself after the run had ended."
             raise StoreError(message, run_id=self._run_id)
 
-    def _lead(self) -> None:
-        """Write the whole queue. The caller holds `_leading`."""
+    def _lead(self, entry: Entry | None = None) -> None:
+        """Become the leader and write the queue, unless another leader has written `entry` meanwhile."""
+        thread = threading.get_ident()
+        self._leaders.add(thread)
+        try:
+            with self._leading:
+                if entry is None or not entry.done:
+                    self._write_queue()
+        finally:
+            self._leaders.discard(thread)
+
+    def _write_queue(self) -> None:
         with self._queue:
             batch, self._pending = self._pending, []
         if not batch:
             return
-        self._leader = threading.get_ident()
         error: BaseException | None = self._broken
         try:
             if error is None:
@@ -204,7 +204,6 @@ class Commit:
             error = self._broken = StoreError(message, run_id=self._run_id)
             raise
         finally:
-            self._leader = None
             self._settle(batch, error)
 
     def _write(self, batch: list[Entry]) -> None:
@@ -268,15 +267,23 @@ class Commit:
                     self._committer = None
                     return
             try:
-                with self._leading:
-                    self._lead()
+                self._lead()
             except BaseException:
-                # `_lead` has failed everyone who waits and closed the log; a dead thread must not look alive.
+                # `_write_queue` has failed everyone who waits and closed the log; a dead thread must not look alive.
                 self._committer = None
                 raise
 
     def _has_work(self) -> bool:
         return bool(self._pending) or self._closed
+
+
+def reentered(run_id: str) -> ReenteredWriter:
+    """The refusal of a signal handler or finalizer that interrupted the recording of its own thread."""
+    message = (
+        f"run {run_id}: a signal handler or finalizer tried to record a step while the thread that it interrupted was "
+        f"recording one. Nothing was recorded.\nSet a flag in the handler and act on it in the program."
+    )
+    return ReenteredWriter(message, run_id=run_id)
 
 
 def _resolve(futures: list[Any]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steplog._kernel.decide import Effect
     from steplog._kernel.fold import StepState
     from steplog._kernel.redact import Redactor
-    from steplog._runtime.recorder import Call
+    from steplog._runtime.ticket import Call
     from steplog.stores.base import BodyStore
 
 

@@ -5,8 +5,8 @@
     ...      the effect       the caller's business
     finish   outcome          on disk before the caller sees it
 
-Each half exists once, as a generator that yields what it has to wait for, and is driven by a thread (`run`) or by a
-task (`run_async`). So there is one order to read and to test, not a sync and an async one that could come apart.
+Each half exists once, as a generator that yields what it has to wait for, and is driven by a thread (`drive.run`)
+or by a task (`drive.run_async`). So there is one order to read and to test, not two that could come apart.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel import events as ev
 from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, unasked
-from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash, step_id
 from steplog._runtime import messages
-from steplog._runtime.commit import Entry
+from steplog._runtime.blame import blame
+from steplog._runtime.commit import Entry, reentered
 from steplog._runtime.context import Frame, advance, owner
+from steplog._runtime.drive import Steps
 from steplog._runtime.evidence import difference_from
-from steplog._runtime.pack import Sink, form_bytes, value_tree
+from steplog._runtime.pack import Sink
+from steplog._runtime.ticket import Call, Recorded, Ticket
 from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
 if TYPE_CHECKING:
@@ -35,133 +37,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("steplog")
 
-T = TypeVar("T")
-Wait = Entry | float
-Steps = Generator[Wait, None, T]
-
 _PAUSE_SECONDS: Final = 0.01
 UNWRITTEN: Final = (StoreError, LogFailed, LeaseLost)
-
-
-class Call:
-    """An effect as an interceptor or a decorator submits it.
-
-    Attributes:
-        kind: llm_call, tool_call or local.
-        target: model id, tool name or local name.
-        args: JSON tree that identifies the call within its target.
-        mode: idempotency mode.
-        request: what to record instead of `args`, for model calls; may hold `Body` values.
-    """
-
-    __slots__ = ("args", "kind", "mode", "request", "target")
-
-    def __init__(
-        self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
-    ) -> None:
-        self.kind = kind
-        self.target = target
-        self.args = args
-        self.mode = mode
-        self.request = request
-
-
-class Recorded:
-    """The recorded outcome of a finished step.
-
-    Attributes:
-        outcome: `done` or `failed`.
-        data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
-    """
-
-    __slots__ = ("_recorder", "data", "outcome")
-
-    def __init__(self, recorder: Recorder, step: StepState) -> None:
-        self._recorder = recorder
-        self.outcome = step.status
-        self.data: dict[str, Any] = step.finished or {}
-
-    def body(self, form: dict[str, Any]) -> bytes:
-        """The exact bytes of a body form. Raises `BodyMissing`."""
-        return form_bytes(form, self._recorder.journal.store.bodies)
-
-    def value(self, key: str) -> Any:
-        """The encoded value under `key`, fetched from the body store when it is large. Raises `BodyMissing`."""
-        return value_tree(self.data.get(key), self._recorder.journal.store.bodies)
-
-
-class Ticket:
-    """A submitted effect that may run, or whose recorded outcome is here.
-
-    Attributes:
-        step: its step id.
-        run_id: the run.
-        attempt: number of this attempt, from 1.
-        key: idempotency key, the same for every attempt of the step.
-        recorded: the recorded outcome, or None when the effect is to run.
-        verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
-    """
-
-    def __init__(self, recorder: Recorder, call: Call, effect: Effect) -> None:
-        self.recorder = recorder
-        self.call = call
-        self.effect = effect
-        self.step = effect.id
-        self.run_id = recorder.journal.run_id
-        self.key = f"{self.run_id}:{effect.id}"
-        self.attempt = 1
-        self.recorded: Recorded | None = None
-        self.verify = False
-        self.finished = False
-        self.began = time.perf_counter()
-        self.hashed: tuple[str, int] = ("", 0)
-        self._closing: Callable[[], dict[str, Any] | None] | None = None
-
-    def finish(
-        self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0
-    ) -> None:
-        """Record the outcome and return when it is on disk. Idempotent.
-
-        Args:
-            outcome: `done` or `failed`.
-            detail: fields of `step.finished`; may hold `Body` values.
-            error: the exception that the caller is about to see, if any.
-            waited: seconds spent waiting for somebody else, such as a provider.
-        """
-        run(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
-
-    async def finish_async(
-        self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0
-    ) -> None:
-        """The same for a task; the event loop never waits for the disk."""
-        await run_async(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
-
-    def on_close(self, callback: Callable[[], dict[str, Any] | None]) -> None:
-        """Name what to record when the run closes while this step is open; None leaves it open."""
-        self._closing = callback
-        self.recorder.watch(self)
-
-    def close(self) -> None:
-        """Record what `on_close` gives, because the run is closing."""
-        detail = None if self._closing is None else self._closing()
-        if detail is not None:
-            self.finish("done", detail)
-
-    def replayed(self, error: BaseException | None = None) -> None:
-        """Note that the recorded outcome has been handed over; `error` is the exception that it was."""
-        if error is not None:
-            blame(error, self.step)
-        advance(self.recorder, self.effect.scope, self.step)
-
-    def blame(self, error: BaseException) -> None:
-        """Note that an exception comes out of this step's outcome: when it ends the run, the step is tried again."""
-        blame(error, self.step)
-
-    def diverged(self, message: str, *, field: str | None = None, recorded: Any = None, found: Any = None) -> Interrupt:
-        """Halt the run: what happens inside this step is not what was recorded. Raises DriftDetected."""
-        raise self.recorder.halt(
-            messages.inner_drift(self.run_id, self.step, message, field=field, recorded=recorded, found=found)
-        )
 
 
 class Recorder:
@@ -199,6 +76,7 @@ class Recorder:
         self._drift_grace = drift_grace
         self._on_halt = on_halt
         self._lock = threading.RLock()
+        self._inside: set[int] = set()
         self._seen: set[str] = set()
         self._counts: dict[str, dict[tuple[str, str, str], int]] = {}
         self._open: dict[str, Ticket] = {}
@@ -213,12 +91,7 @@ class Recorder:
             EncodeError: the arguments cannot be recorded.
         """
         hashed = args_hash(call.args)
-        # Before the call is counted: one that is refused and made again must get the same id.
-        self.journal.check_usable()
-        with self._lock:
-            self.refuse_if_halted()
-            effect, occurrence = self._identify(call, place, hashed)
-            decision = self._decide(effect)
+        effect, occurrence, decision = self._submit(call, place, hashed)
         if isinstance(decision, Halt) and decision.missed and place.owner != owner():
             decision = yield from self._await_siblings(effect, decision)
         ticket = Ticket(self, call, effect)
@@ -235,6 +108,22 @@ class Recorder:
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
+
+    def _submit(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int, Decision]:
+        # Before the call is counted: one that is refused and made again must get the same id. A signal handler that
+        # interrupted this thread in here would count its own call under the same number.
+        self.journal.check_usable()
+        thread = threading.get_ident()
+        if thread in self._inside:
+            raise reentered(self.journal.run_id)
+        self._inside.add(thread)
+        try:
+            with self._lock:
+                self.refuse_if_halted()
+                effect, occurrence = self._identify(call, place, hashed)
+                return effect, occurrence, self._decide(effect)
+        finally:
+            self._inside.discard(thread)
 
     def _identify(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int]:
         counts = self._counts.setdefault(place.scope, {})
@@ -428,77 +317,6 @@ class Recorder:
         return [step.id for step in steps if not step.scope and step.finished and step.id not in self._seen]
 
 
-def run(steps: Steps[T]) -> T:
-    """Drive one half from a thread; it blocks where the half waits."""
-    try:
-        wait = next(steps)
-        while True:
-            try:
-                _block(wait)
-            except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
-                wait = steps.throw(error)
-            else:
-                wait = next(steps)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
-async def run_async(steps: Steps[T]) -> T:
-    """Drive one half from a task; the event loop goes on where the half waits."""
-    try:
-        wait = next(steps)
-        while True:
-            try:
-                await _pause(wait)
-            except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
-                wait = steps.throw(error)
-            else:
-                wait = next(steps)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
-def _block(wait: Wait) -> None:
-    if isinstance(wait, Entry):
-        wait.commit.wait(wait)
-    else:
-        time.sleep(wait)
-
-
-async def _pause(wait: Wait) -> None:
-    if isinstance(wait, Entry):
-        await wait.commit.wait_async(wait)
-    else:
-        import asyncio
-
-        await asyncio.sleep(wait)
-
-
 def ms(seconds: float) -> float:
     """Milliseconds with microsecond precision."""
     return round(seconds * 1000, 3)
-
-
-def blame(error: BaseException, step: str) -> None:
-    """Note on an exception that it is, or passed through, the failure of a step."""
-    trail = error.__dict__.setdefault("__steplog_steps__", [])
-    if step not in trail:
-        trail.append(step)
-
-
-def blamed(error: BaseException | None) -> list[str]:
-    """Ids of the steps whose failure an exception is, or was caused by."""
-    found: list[str] = []
-    queue, visited = [error], set()
-    while queue:
-        current = queue.pop()
-        if current is None or id(current) in visited:
-            continue
-        visited.add(id(current))
-        found += [step for step in current.__dict__.get("__steplog_steps__", ()) if step not in found]
-        queue += [current.__cause__, current.__context__]
-        if isinstance(current, BaseExceptionGroup):
-            queue += current.exceptions
-    return found

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState
 from steplog._runtime import messages, origin, settings, ulid
+from steplog._runtime.blame import blamed
 from steplog._runtime.commit import Entry
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
 from steplog._runtime.door import PROCESS
+from steplog._runtime.drive import Steps
+from steplog._runtime.drive import run as drive
+from steplog._runtime.drive import run_async as drive_async
 from steplog._runtime.journal import Journal
 from steplog._runtime.owner import OwnerTask
 from steplog._runtime.pack import Sink
-from steplog._runtime.recorder import UNWRITTEN, Recorder, Steps, blamed
-from steplog._runtime.recorder import run as drive
-from steplog._runtime.recorder import run_async as drive_async
+from steplog._runtime.recorder import UNWRITTEN, Recorder
 from steplog.errors import Interrupt, InvalidArgument, RunBusy, RunStopped
 
 if TYPE_CHECKING:

@@ -15,10 +15,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
 from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
+from steplog._runtime.blame import blamed
 from steplog._runtime.context import inside, unrecorded
 from steplog._runtime.door import place_of
-from steplog._runtime.recorder import Call, Recorded, Recorder, Ticket, blamed, run, run_async
+from steplog._runtime.drive import run, run_async
+from steplog._runtime.recorder import Recorder
 from steplog._runtime.signature import Binder
+from steplog._runtime.ticket import Call, Recorded, Ticket
 from steplog.errors import BodyMissing, EncodeError, Interrupt, InvalidArgument, SteplogError
 
 T = TypeVar("T")
@@ -77,7 +80,8 @@ class Tool:
         self.retries = retries
         self.backoff = backoff
         self.retry_on = retry_on
-        self.binder = Binder(fn, owner=owner, ignore=ignore, key=KEY_PARAMETER)
+        # A local value is asked for by its name alone, whatever parameters its function could take.
+        self.binder = Binder(_nothing if kind == "local" else fn, owner=owner, ignore=ignore, key=KEY_PARAMETER)
         self._classes: Classes | None = None
         self._check(owner)
 
@@ -132,6 +136,10 @@ class Tool:
             error.run_id, error.step = ticket.run_id, ticket.step
         ticket.replayed(error)
         return error
+
+
+def _nothing() -> None:
+    """The shape of a call without arguments."""
 
 
 def _refuse(fn: Any, kind: str) -> None:

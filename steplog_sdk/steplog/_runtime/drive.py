@@ -1,0 +1,62 @@
+"""How a half of the recorder, written once as a generator, is driven by a thread or by a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import TypeVar
+
+from steplog._runtime.commit import Entry
+
+T = TypeVar("T")
+Wait = Entry | float
+Steps = Generator[Wait, None, T]
+"""Yields what it waits for: an entry until it is in the log, or a number of seconds."""
+
+
+def run(steps: Steps[T]) -> T:
+    """Drive one half from a thread; it blocks where the half waits."""
+    try:
+        wait = next(steps)
+        while True:
+            try:
+                _block(wait)
+            except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
+                wait = steps.throw(error)
+            else:
+                wait = next(steps)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def run_async(steps: Steps[T]) -> T:
+    """Drive one half from a task; the event loop goes on where the half waits."""
+    try:
+        wait = next(steps)
+        while True:
+            try:
+                await _pause(wait)
+            except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
+                wait = steps.throw(error)
+            else:
+                wait = next(steps)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _block(wait: Wait) -> None:
+    if isinstance(wait, Entry):
+        wait.commit.wait(wait)
+    else:
+        time.sleep(wait)
+
+
+async def _pause(wait: Wait) -> None:
+    if isinstance(wait, Entry):
+        await wait.commit.wait_async(wait)
+    else:
+        import asyncio
+
+        await asyncio.sleep(wait)

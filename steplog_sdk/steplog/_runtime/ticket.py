@@ -1,0 +1,140 @@
+"""A submitted effect: what was asked, and what may be done with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from steplog._kernel.decide import Effect
+from steplog._kernel.fold import StepState
+from steplog._runtime import messages
+from steplog._runtime.blame import blame
+from steplog._runtime.context import advance
+from steplog._runtime.drive import run, run_async
+from steplog._runtime.pack import form_bytes, value_tree
+from steplog.errors import Interrupt
+
+if TYPE_CHECKING:
+    from steplog._runtime.recorder import Recorder
+
+
+class Call:
+    """An effect as an interceptor or a decorator submits it.
+
+    Attributes:
+        kind: llm_call, tool_call or local.
+        target: model id, tool name or local name.
+        args: JSON tree that identifies the call within its target.
+        mode: idempotency mode.
+        request: what to record instead of `args`, for model calls; may hold `Body` values.
+    """
+
+    __slots__ = ("args", "kind", "mode", "request", "target")
+
+    def __init__(
+        self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
+    ) -> None:
+        self.kind = kind
+        self.target = target
+        self.args = args
+        self.mode = mode
+        self.request = request
+
+
+class Recorded:
+    """The recorded outcome of a finished step.
+
+    Attributes:
+        outcome: `done` or `failed`.
+        data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
+    """
+
+    __slots__ = ("_recorder", "data", "outcome")
+
+    def __init__(self, recorder: Recorder, step: StepState) -> None:
+        self._recorder = recorder
+        self.outcome = step.status
+        self.data: dict[str, Any] = step.finished or {}
+
+    def body(self, form: dict[str, Any]) -> bytes:
+        """The exact bytes of a body form. Raises `BodyMissing`."""
+        return form_bytes(form, self._recorder.journal.store.bodies)
+
+    def value(self, key: str) -> Any:
+        """The encoded value under `key`, fetched from the body store when it is large. Raises `BodyMissing`."""
+        return value_tree(self.data.get(key), self._recorder.journal.store.bodies)
+
+
+class Ticket:
+    """A submitted effect that may run, or whose recorded outcome is here.
+
+    Attributes:
+        step: its step id.
+        run_id: the run.
+        attempt: number of this attempt, from 1.
+        key: idempotency key, the same for every attempt of the step.
+        recorded: the recorded outcome, or None when the effect is to run.
+        verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
+    """
+
+    def __init__(self, recorder: Recorder, call: Call, effect: Effect) -> None:
+        self.recorder = recorder
+        self.call = call
+        self.effect = effect
+        self.step = effect.id
+        self.run_id = recorder.journal.run_id
+        self.key = f"{self.run_id}:{effect.id}"
+        self.attempt = 1
+        self.recorded: Recorded | None = None
+        self.verify = False
+        self.finished = False
+        self.began = time.perf_counter()
+        self.hashed: tuple[str, int] = ("", 0)
+        self._closing: Callable[[], dict[str, Any] | None] | None = None
+
+    def finish(
+        self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0
+    ) -> None:
+        """Record the outcome and return when it is on disk. Idempotent.
+
+        Args:
+            outcome: `done` or `failed`.
+            detail: fields of `step.finished`; may hold `Body` values.
+            error: the exception that the caller is about to see, if any.
+            waited: seconds spent waiting for somebody else, such as a provider.
+        """
+        run(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
+
+    async def finish_async(
+        self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0
+    ) -> None:
+        """The same for a task; the event loop never waits for the disk."""
+        await run_async(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
+
+    def on_close(self, callback: Callable[[], dict[str, Any] | None]) -> None:
+        """Name what to record when the run closes while this step is open; None leaves it open."""
+        self._closing = callback
+        self.recorder.watch(self)
+
+    def close(self) -> None:
+        """Record what `on_close` gives, because the run is closing."""
+        detail = None if self._closing is None else self._closing()
+        if detail is not None:
+            self.finish("done", detail)
+
+    def replayed(self, error: BaseException | None = None) -> None:
+        """Note that the recorded outcome has been handed over; `error` is the exception that it was."""
+        if error is not None:
+            blame(error, self.step)
+        advance(self.recorder, self.effect.scope, self.step)
+
+    def blame(self, error: BaseException) -> None:
+        """Note that an exception comes out of this step's outcome: when it ends the run, the step is tried again."""
+        blame(error, self.step)
+
+    def diverged(self, message: str, *, field: str | None = None, recorded: Any = None, found: Any = None) -> Interrupt:
+        """Halt the run: what happens inside this step is not what was recorded. Raises DriftDetected."""
+        raise self.recorder.halt(
+            messages.inner_drift(self.run_id, self.step, message, field=field, recorded=recorded, found=found)
+        )

@@ -336,6 +336,6 @@ def _hint(rest: bytes, line: bytes, *, first: bool) -> str:
         return "it was converted to UTF-16, as PowerShell's redirection does"
     if rest[:1] in b"\n\r" and not line.strip():
         return "a blank line was put in, as an editor does"
-    if first and (line[:1] == b"[" or re.match(rb'\{(\s+"|\s*$)', line)):
+    if first and re.match(rb'\[|\{\s|\{"seq":\s', rest):
         return "its JSON was formatted again, as an editor or jq does"
     return ""

@@ -141,6 +141,11 @@ def test_the_error_is_json_on_request(home, invoke, case):
     assert hint in error["message"]
 
 
+def test_the_words_of_a_script_are_not_ours(home, invoke):
+    (verb, *rest), _, _ = bad_id(home)
+    assert invoke(verb, *rest, "--json").stdout == ""
+
+
 def test_reading_changes_nothing(home, invoke):
     log = refund_run(home)
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}

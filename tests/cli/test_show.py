@@ -63,12 +63,13 @@ def test_a_step_as_json_has_input_and_output_verbatim(home, ask):
     assert detail["ms"] == {"total": 910.0, "provider": 900.0, "own": 10.0}
 
 
-def test_a_tool_shows_its_key_arguments_result_and_parent(home, ask):
+def test_a_tool_shows_its_key_arguments_result_and_parent(home, ask, invoke):
     refund_run(home)
     tool, inner = ask("show", "last", TOOL), ask("show", "last", INNER)
     assert tool["idempotency_key"] == f"refund-1001:{TOOL}"
     assert tool["input"] == {"order_id": "ord_1001", "cents": 4200}
     assert tool["output"] == {"receipt": "r_1"}
+    assert f"refund-1001:{TOOL}" in invoke("show", "last", TOOL).stdout
     assert inner["parent"] == TOOL
     assert inner["input"] == {"text": "a note"}
 
@@ -139,5 +140,7 @@ def test_what_a_log_holds_cannot_drive_the_terminal(home, invoke, poison):
 
 
 def test_markup_in_a_log_is_text(home, invoke):
-    LogFile(home, "r").begin(goal="[bold]now[/bold] :smile:")
-    assert "[bold]now[/bold] :smile:" in invoke("show", "r").stdout
+    text = "[bold]now[/bold] :smile:"
+    LogFile(home, "r").begin(goal=text).tool(TOOL, "t").add("step.resolved", TOOL, how="done", result=text, note=text)
+    assert text in invoke("show", "r").stdout
+    assert invoke("show", "r", TOOL).stdout.count(text) == 3

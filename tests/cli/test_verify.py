@@ -66,5 +66,6 @@ def test_what_only_looks_like_a_reference_is_none(home, ask):
     log = LogFile(home, "r").begin()
     log.tool(TOOL, "post", body="0" * 64, size=1)
     log.model(MODEL, {"json": {"messages": [], "body": "0" * 64, "size": 1}})
+    log.add("step.started", MODEL, request={"params": {"prompt": {"body": "0" * 64, "size": 1}}, "body": {"text": ""}})
     facts = ask("verify", "r")
     assert (facts["ok"], facts["bodies"]) == (True, 0)

@@ -47,9 +47,11 @@ def asked(request: Any) -> list[Message]:
     for key in ("messages", "input"):
         items = request.get(key)
         if isinstance(items, str):
-            messages.append(Message("user" if key == "input" else key, items))
+            messages.append(Message("user", items))
         elif isinstance(items, list):
             messages.extend(_message(item) for item in items)
+        elif items is not None:
+            messages.append(Message(key, pretty(items)))
     return messages
 
 
@@ -59,9 +61,9 @@ def answered(response: Any) -> list[Message]:
         return _streamed(response)
     if not isinstance(response, dict):
         return [Message("body", pretty(response))]
-    if isinstance(response.get("choices"), list):
-        return [_message(choice.get("message", choice)) for choice in response["choices"] if isinstance(choice, dict)]
-    if isinstance(response.get("output"), list):
+    if _objects(response.get("choices")):
+        return [_message(choice.get("message", choice)) for choice in _objects(response["choices"])]
+    if isinstance(response.get("output"), list) and response["output"]:
         return [_message(item) for item in response["output"]]
     if "content" in response and "role" in response:
         return [_message(response)]
@@ -83,9 +85,13 @@ def _message(item: Any) -> Message:
 
 
 def _tool_calls(item: dict[str, Any]) -> Iterator[str]:
-    for call in item.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        yield _call(function.get("name"), function.get("arguments"), call.get("id")) if function else pretty(call)
+    calls = item.get("tool_calls")
+    for call in calls if isinstance(calls, list) else [calls] if calls else []:
+        match call:
+            case {"function": {"name": name, "arguments": arguments}}:
+                yield _call(name, arguments, call.get("id"))
+            case _:
+                yield pretty(call)
 
 
 def _call(name: Any, arguments: Any, call_id: Any) -> str:
@@ -135,7 +141,7 @@ def _streamed(text: str) -> list[Message]:
     final = next((event["response"] for event in reversed(events) if isinstance(event.get("response"), dict)), None)
     if final is not None and final.get("output"):
         return answered(final)
-    parts: dict[Any, str] = {}
+    parts: dict[str, str] = {}
     for event in events:
         for key, piece in _pieces(event):
             parts[key] = parts.get(key, "") + piece
@@ -156,17 +162,11 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _pieces(event: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+def _pieces(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The text that an event adds, under the key of the part that it adds to."""
-    for choice in event.get("choices") or ():
-        delta = choice.get("delta") or {}
-        if isinstance(delta.get("content"), str):
-            yield (choice.get("index"), "text"), delta["content"]
-        for call in delta.get("tool_calls") or ():
-            function = call.get("function") or {}
-            name = f"-> {function['name']} " if function.get("name") else ""
-            yield (choice.get("index"), "call", call.get("index")), name + (function.get("arguments") or "")
-    index = event.get("index")
+    for choice in _objects(event.get("choices")):
+        yield from _delta(str(choice.get("index")), choice.get("delta"))
+    index = str(event.get("index"))
     match event:
         case {"type": "content_block_start", "content_block": {"name": str(name)}}:
             yield index, f"-> {name} "
@@ -175,4 +175,22 @@ def _pieces(event: dict[str, Any]) -> Iterator[tuple[Any, str]]:
         case {"type": "content_block_delta", "delta": {"thinking": str(piece)}}:
             yield index, piece
         case {"type": "response.output_text.delta", "delta": str(piece)}:
-            yield (event.get("output_index"), event.get("content_index")), piece
+            yield f"{event.get('output_index')}.{event.get('content_index')}", piece
+
+
+def _delta(choice: str, delta: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(delta, dict):
+        return
+    if isinstance(delta.get("content"), str):
+        yield choice, delta["content"]
+    for call in _objects(delta.get("tool_calls")):
+        key = f"{choice}.{call.get('index')}"
+        match call.get("function"):
+            case {"name": str(name), **rest}:
+                yield key, f"-> {name} {rest.get('arguments') or ''}"
+            case {"arguments": str(piece)}:
+                yield key, piece
+
+
+def _objects(node: Any) -> list[dict[str, Any]]:
+    return [item for item in node if isinstance(item, dict)] if isinstance(node, list) else []

@@ -126,9 +126,6 @@ def find_step(state: RunState, name: str) -> StepState:
     Raises:
         UnknownStep: nothing or more than one step has that name.
     """
-    exact = state.steps.get(name) or state.steps.get(f"s_{name}")
-    if exact is not None:
-        return exact
     prefix = f"s_{name.removeprefix('s_')}"
     matches = [step for step_id, step in state.steps.items() if step_id.startswith(prefix)]
     if len(matches) == 1:

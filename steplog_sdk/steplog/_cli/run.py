@@ -67,7 +67,8 @@ def record(
     import steplog
 
     # Absolute, and in the environment: the program may change its directory, and may open runs of its own.
-    os.environ["STEPLOG_HOME"] = str(home.absolute())
+    home = home.absolute()
+    os.environ["STEPLOG_HOME"] = str(home)
     steplog.install(durability=durability)
     with programs.as_python_would(program):
         opened = steplog.run(run_id, goal=goal, trigger={"kind": WRAPPED, "by": user()})

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +23,6 @@ from typing import NamedTuple
 import report
 from rich.text import Text
 from stage import KILLED, STOPPED, Ended, Provider, Stage, local_provider
-
-from steplog._cli.output import console
-from steplog._kernel import events as ev
 
 HANGING = 2  # the model call that is in flight when the first process of each agent is killed
 
@@ -89,7 +86,7 @@ def _perform(agent: Agent, folder: Path, *, live: bool) -> report.Figures:
         stage = Stage(folder / "killed", agent.script, agent.run_id, provider)
         _play(agent, stage)
         report.print_steps(stage)
-        return report.figures_of(stage, _result(reference), HANGING)
+        return report.figures_of(stage, reference.result(), HANGING)
 
 
 def _left_alone(agent: Agent, folder: Path) -> Stage:
@@ -100,10 +97,6 @@ def _left_alone(agent: Agent, folder: Path) -> Stage:
         if ended.code != 0:
             raise SystemExit(f"the agent that was left alone failed:\n{ended.err}")
         return stage
-
-
-def _result(reference: Future[Stage]) -> Stage:
-    return reference.result()
 
 
 def _play(agent: Agent, stage: Stage) -> None:
@@ -129,10 +122,10 @@ def _in_model_call(stage: Stage) -> bool:
     """Whether the call to be killed is in flight: it has reached the provider, or, with the real one, it has begun."""
     if stage.provider.hits_file is not None:
         return len(stage.provider.hits()) >= HANGING
-    if not (stage.home / "runs" / stage.run_id / "events.jsonl").exists():
+    if not stage.log.exists():
         return False
-    calls = [event for event in report.events_of(stage) if event.data.get("kind") == "llm_call"]
-    return len([event for event in calls if event.type == ev.STEP_STARTED]) >= HANGING
+    # A line that is being written has no end yet; `kind` stands in the lines in which a call begins.
+    return stage.log.read_text().count('"kind":"llm_call"') >= HANGING
 
 
 def _settle(agent: Agent, stage: Stage, stopped: Ended) -> None:
@@ -141,9 +134,9 @@ def _settle(agent: Agent, stage: Stage, stopped: Ended) -> None:
         _note("", line, style="yellow")
     happened = any(json.loads(line)["did"] == agent.kill_in for line in report.ledger_of(stage))
     _note("look into the ledger: ", f"{agent.kill_in} {'is there' if happened else 'is not there'}", style="bold")
-    step = next(event.step for event in report.events_of(stage) if event.data.get("target") == agent.kill_in)
+    step = next(event["step"] for event in report.events_of(stage) if event["data"].get("target") == agent.kill_in)
     verdict = ["--done", json.dumps(agent.result)] if happened else ["--retry"]
-    words = ["resolve", agent.run_id, str(step), *verdict]
+    words = ["resolve", agent.run_id, step, *verdict]
     _shell(" ".join(["steplog", *words[:3], verdict[0], *(f"'{word}'" for word in verdict[1:])]))
     process = stage.start(*words)
     _, err = process.communicate()
@@ -158,15 +151,15 @@ def _killed(ended: Ended, where: str) -> None:
 
 
 def _title(text: str) -> None:
-    console().print(Text(f"\n{text}", style="bold"))
+    report.CONSOLE.print(Text(f"\n{text}", style="bold"))
 
 
 def _shell(text: str) -> None:
-    console().print(Text.assemble(("  $ ", "dim"), text))
+    report.CONSOLE.print(Text.assemble(("  $ ", "dim"), text))
 
 
 def _note(head: str, text: str, *, style: str) -> None:
-    console().print(Text.assemble("    ", (head, style), (text, "" if head else style)))
+    report.CONSOLE.print(Text.assemble("    ", (head, style), (text, "" if head else style)))
 
 
 def _verdict(totals: dict[str, report.Figures], seconds: float) -> int:
@@ -175,11 +168,11 @@ def _verdict(totals: dict[str, report.Figures], seconds: float) -> int:
     faults = [f"{sdk}: {fault}" for sdk, figures in totals.items() for fault in _faults(figures)]
     twice = sum(figures.twice for figures in totals.values())
     compared = all(figures.same_answer is not None for figures in totals.values())
-    console().print(Text(f"\nexecuted twice: {twice}", style="bold red" if twice else "bold green"))
+    report.CONSOLE.print(Text(f"\nexecuted twice: {twice}", style="bold red" if twice else "bold green"))
     if compared and not faults:
-        console().print(f"answers and ledgers are those of agents that were left alone; {seconds:.0f} seconds")
+        report.CONSOLE.print(f"answers and ledgers are those of agents that were left alone; {seconds:.0f} seconds")
     for fault in faults:
-        console().print(Text(fault, style="bold red"))
+        report.CONSOLE.print(Text(fault, style="bold red"))
     return 1 if faults else 0
 
 

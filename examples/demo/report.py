@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 from stage import KILLED, Stage
 
-from steplog._cli.output import columns, console
-from steplog._kernel import events as ev
-from steplog._kernel.events import Event
-from steplog.stores.files import FileStore
+Event = dict[str, Any]
 
+CONSOLE = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 STYLES = {"ran": "green", "killed": "bold red", "from log": "cyan", "stopped": "yellow", "": ""}
 NAMES = {"llm_call": "model", "tool_call": "tool"}
 
@@ -29,21 +30,21 @@ class Row:
 
 
 def events_of(stage: Stage) -> list[Event]:
-    """The run's log."""
-    return FileStore(stage.home).read(stage.run_id).events
+    """The run's log: one JSON object a line, for whoever can read JSON."""
+    return [json.loads(line) for line in stage.log.read_text().splitlines()]
 
 
 def rows_of(stage: Stage) -> list[Row]:
     """Which step ran in which process, and where it was returned from the log."""
     log = events_of(stage)
-    epochs = {event.data["pid"]: event.epoch for event in log if event.type == ev.RUN_CLAIMED}
+    epochs = {event["data"]["pid"]: event["epoch"] for event in log if event["type"] == "run.claimed"}
     steps: dict[str, list[Event]] = {}
     for event in log:
-        if event.step:
-            steps.setdefault(event.step, []).append(event)
+        if event["step"]:
+            steps.setdefault(event["step"], []).append(event)
     rows = []
     for own in steps.values():
-        begun = own[0].data
+        begun = own[0]["data"]
         cells = [_cell(own, epochs[ended.pid], killed=ended.code == KILLED) for ended in stage.ended]
         rows.append(Row(begun["kind"], begun["target"], begun["mode"], cells))
     return rows
@@ -51,13 +52,13 @@ def rows_of(stage: Stage) -> list[Row]:
 
 def _cell(own: list[Event], epoch: int, *, killed: bool) -> str:
     """What the process of this epoch did with a step, out of the step's own events."""
-    started = any(event.type == ev.STEP_STARTED and event.epoch == epoch for event in own)
-    ended = [event for event in own if event.type in {ev.STEP_FINISHED, ev.STEP_RESOLVED}]
+    started = any(event["type"] == "step.started" and event["epoch"] == epoch for event in own)
+    ended = [event["epoch"] for event in own if event["type"] in {"step.finished", "step.resolved"}]
     if started:
-        return "ran" if any(event.epoch == epoch for event in ended) else "killed"
-    if any(event.epoch < epoch for event in ended):
+        return "ran" if epoch in ended else "killed"
+    if any(earlier < epoch for earlier in ended):
         return "from log"
-    return "stopped" if own[0].epoch < epoch and not killed else ""
+    return "stopped" if own[0]["epoch"] < epoch and not killed else ""
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,11 @@ def _said_returned(stage: Stage) -> int:
 
 def print_steps(stage: Stage) -> None:
     """Print one line a step, one column a process."""
-    heads = ["", "step", "may repeat?", *(f"process {number}" for number, _ in enumerate(stage.ended, 1))]
-    lines = [[Text(head, style="dim") for head in heads]]
+    table = _table("", "step", "may repeat?", *(f"process {number}" for number, _ in enumerate(stage.ended, 1)))
     for row in rows_of(stage):
-        head = [Text(NAMES.get(row.kind, row.kind), style="dim"), Text(row.target), Text(row.mode, style="dim")]
-        lines.append(head + [Text(cell, style=STYLES[cell]) for cell in row.cells])
-    for line in columns(lines):
-        console().print(Text("  ").append_text(line))
+        cells = [Text(cell, style=STYLES[cell]) for cell in row.cells]
+        table.add_row(Text(NAMES.get(row.kind, row.kind), style="dim"), row.target, Text(row.mode, style="dim"), *cells)
+    CONSOLE.print(table)
 
 
 def print_totals(totals: dict[str, Figures]) -> None:
@@ -133,16 +132,16 @@ def print_totals(totals: dict[str, Figures]) -> None:
     figures = totals.values()
     cut = sum(one.cut_off for one in figures)
     lines = [
-        ("model calls made", [one.made for one in figures], f"{cut} of them cut off by a kill, and made again"),
-        ("model calls saved", [one.saved for one in figures], "returned from the log instead of paid for again"),
-        (
-            "ledger entries",
-            [one.entries for one in figures],
-            "refunds, orders and messages that really went out",
-        ),
-        ("executed twice", [one.twice for one in figures], "counted in the ledger and at the provider"),
+        ("model calls made", [one.made for one in figures], f"{cut} cut off by a kill and made again"),
+        ("model calls saved", [one.saved for one in figures], "returned from the log, not paid again"),
+        ("ledger entries", [one.entries for one in figures], "what really went out of the shops"),
+        ("executed twice", [one.twice for one in figures], "seen in the ledger or at the provider"),
     ]
-    cells = [[Text(""), *(Text(name, style="dim") for name in totals), Text("")]]
-    cells += [[Text(name), *(Text(str(n)) for n in numbers), Text(note, style="dim")] for name, numbers, note in lines]
-    for line in columns(cells, right=frozenset(range(1, 1 + len(totals)))):
-        console().print(Text("  ").append_text(line))
+    table = _table("", *totals, "")
+    for name, numbers, note in lines:
+        table.add_row(name, *map(str, numbers), Text(note, style="dim"))
+    CONSOLE.print(table)
+
+
+def _table(*heads: str) -> Table:
+    return Table(*heads, box=None, padding=(0, 0, 0, 2), header_style="dim")

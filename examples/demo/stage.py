@@ -81,6 +81,7 @@ class Stage:
         self.script = Path(__file__).with_name(script)
         self.run_id = run_id
         self.home = folder / "home"
+        self.log = self.home / "runs" / run_id / "events.jsonl"
         self.ledger = folder / "ledger.jsonl"
         self.here = folder / "here"
         self.provider = provider

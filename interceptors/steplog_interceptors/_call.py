@@ -128,7 +128,7 @@ class LogicalCall:
         if not self._unserved and self._last is not None and self._last.get("request") == name and _failed(self._last):
             # The client now allows more retries than when the call was recorded; the last answer was final.
             return self._last
-        ticket.diverged(
+        raise ticket.diverged(
             "The call makes a request to the provider that it did not make when it was recorded.",
             field="request",
             recorded=[exchange.get("request") for exchange in self._unserved],
@@ -182,7 +182,7 @@ def current() -> LogicalCall | None:
 
 
 def _failed(exchange: Exchange) -> bool:
-    return exchange.get("status", 599) >= 400
+    return bool(exchange.get("status", 599) >= 400)
 
 
 def _stored(sdk: Sdk, wire: Wire, form: Canonical, headers: Any, *, stream: bool) -> dict[str, Any]:

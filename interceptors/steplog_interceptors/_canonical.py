@@ -87,7 +87,7 @@ def without_credentials(url: Any) -> str:
 
 def _is_secret_query(name: str) -> bool:
     lowered = name.lower()
-    return lowered in _SECRET_QUERY or lowered.startswith("x-amz-") or lowered.startswith("x-goog-")
+    return lowered in _SECRET_QUERY or lowered.startswith(("x-amz-", "x-goog-"))
 
 
 def canonical(wire: Wire) -> Canonical:
@@ -154,7 +154,7 @@ def _redact_below(node: Any, path: str, found: list[str]) -> None:
         secrets = _SECRET_FIELDS | _SECRET_TOOL_FIELDS if node.get("type") == "mcp" else _SECRET_FIELDS
         for name, value in node.items():
             if name in secrets and value and isinstance(value, str | dict):
-                node[name] = {key: REDACTED for key in value} if isinstance(value, dict) else REDACTED
+                node[name] = dict.fromkeys(value, REDACTED) if isinstance(value, dict) else REDACTED
                 found.append(f"{path}.{name}")
             elif name in ("tools", "session", "mcp_servers"):
                 _redact_below(value, f"{path}.{name}", found)

@@ -71,7 +71,7 @@ def _loads(data: bytes) -> dict[str, Any] | None:
 
 
 def _read(tree: dict[str, Any], found: dict[str, Any]) -> None:
-    # A responses event holds the response, an anthropic `message_start` the message, its `message_delta` the stop reason.
+    # A responses event holds the response, anthropic's `message_start` the message, `message_delta` the stop reason.
     for name in ("response", "message", "delta"):
         inner = tree.get(name)
         if isinstance(inner, dict):
@@ -99,7 +99,7 @@ def _finish(tree: dict[str, Any]) -> str | None:
     if tree.get("object") == "response" and isinstance(tree.get("status"), str):
         why = tree.get("incomplete_details")
         reason = why.get("reason") if isinstance(why, dict) else None
-        return reason or tree["status"]
+        return str(reason or tree["status"])
     return None
 
 

@@ -46,10 +46,6 @@ class Library:
         self.module = module
         self.name = module.__name__
 
-    def is_failure(self, error: BaseException) -> bool:
-        """Whether an exception is an attempt's outcome; anything else interrupted it."""
-        return isinstance(error, Exception)
-
     @functools.cached_property
     def sync_stream(self) -> type:
         """Base class of response bodies for the sync client."""
@@ -87,9 +83,12 @@ class Library:
                 f"That class is not loaded in this program, so this error stands for it."
             )
             return StepFailed(message, type_name=f"{error['module']}:{error['class']}")
+        rebuilt: Exception
         if issubclass(cls, self.module.RequestError):
-            return cls(error["message"], request=request)
-        return cls(error["message"])
+            rebuilt = cls(error["message"], request=request)
+        else:
+            rebuilt = cls(error["message"])
+        return rebuilt
 
     def _exception(self, module: str, name: str) -> Any:
         # Only what the program has already imported: a log must not be able to name a module to load.
@@ -122,9 +121,7 @@ def head(response: Any, *, decoded: bool) -> Exchange:
     return exchange
 
 
-def kept_headers(
-    pairs: Iterable[tuple[str, str]], dropped: frozenset[str] = _SECRET_HEADERS
-) -> Iterable[list[str]]:
+def kept_headers(pairs: Iterable[tuple[str, str]], dropped: frozenset[str] = _SECRET_HEADERS) -> Iterable[list[str]]:
     """The header pairs that may be stored."""
     return ([name, value] for name, value in pairs if name.lower() not in dropped)
 

@@ -48,8 +48,9 @@ def hooks(patches: Patches, sdk: Sdk) -> dict[str, Callable[[ModuleType], None]]
 
 def _family(cls: type) -> list[type]:
     """A class and all that derive from it now: a tool that came first may have put its own `request` on one of them."""
-    found = [cls]
-    for child in cls.__subclasses__():
+    found: list[type] = [cls]
+    children: list[type] = cls.__subclasses__()
+    for child in children:
         found += [each for each in _family(child) if each not in found]
     return found
 
@@ -149,14 +150,14 @@ def _conclude(call: LogicalCall, error: Exception | None) -> tuple[str, dict[str
 
 def _require_exchange(call: LogicalCall, client: Any) -> None:
     """A call that returned although nothing was sent cannot be returned again."""
-    if not call.undecided or not plugins.active() or getattr(client, "_middleware", ()):
+    if not call.undecided or not plugins.active() or getattr(client, "_middleware", None):
         # A middleware may answer by itself; then nothing happened that would have to be recorded.
         return
     http_client = type(getattr(client, "_client", client))
     message = (
         f"A call of the {call.sdk.name} SDK inside a run was answered by {http_client.__module__}."
-        f"{http_client.__qualname__} without passing through `send` of httpx or httpx2, so it cannot be recorded, and a "
-        f"resumed run would make it again.\n"
+        f"{http_client.__qualname__} without passing through `send` of httpx or httpx2, so it cannot be recorded, and "
+        f"a resumed run would make it again.\n"
         f"Let its `send` end in `return super().send(request, **kwargs)`, or put what it does into a transport: "
         f"httpx2.Client(transport=...)."
     )

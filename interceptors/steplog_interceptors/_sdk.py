@@ -87,4 +87,6 @@ def parameters(canonical: Canonical) -> dict[str, Any]:
 
 
 def _is_short(value: Any) -> bool:
-    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _PARAMETER_LENGTH)
+    return (
+        value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _PARAMETER_LENGTH)
+    )

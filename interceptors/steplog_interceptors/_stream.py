@@ -25,11 +25,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
-from steplog import plugins
 from steplog.plugins import Body
 from steplog_interceptors import _collector
 from steplog_interceptors._call import LogicalCall
-from steplog_interceptors._exchange import Exchange, Library, chunks_of, failure
+from steplog_interceptors._exchange import Exchange, Library, failure
 from steplog_interceptors._terminal import EndMark
 
 # Recordings whose reader is gone. A reader can die inside the garbage collector, in the middle of anything, so they are
@@ -147,7 +146,7 @@ def interrupted() -> bool:
 
 
 def blame(call: LogicalCall) -> None:
-    """Lay the exception that is passing here, if one is, on the call's step: when it ends the run, that step is retried."""
+    """Lay the exception that is passing here, if any, on the call's step: a run that it ends will retry that step."""
     error = sys.exception()
     if call.ticket is not None and isinstance(error, Exception):
         call.ticket.blame(error)
@@ -260,7 +259,9 @@ class AsyncTee(_Tee):
 class _Replay:
     """A recorded body: the same chunks, the same end."""
 
-    def __init__(self, call: LogicalCall, library: Library, exchange: Exchange, chunks: list[bytes], request: Any) -> None:
+    def __init__(
+        self, call: LogicalCall, library: Library, exchange: Exchange, chunks: list[bytes], request: Any
+    ) -> None:
         self._call = call
         self._library = library
         self._exchange = exchange
@@ -271,7 +272,8 @@ class _Replay:
 
     def _next(self) -> bytes | None:
         if not self._chunks:
-            return self._at_end()
+            self._at_end()
+            return None
         chunk = self._chunks.popleft()
         if not self._chunks and self._end in ("terminal", "length"):
             self._hand_over()

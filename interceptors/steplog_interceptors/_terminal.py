@@ -61,7 +61,7 @@ class EndMark:
         self._rest = data[cut:]
         if len(self._rest) > _KEPT and not self._rest.endswith(b"\r"):
             self._rest = self._rest[:_KEPT]
-        return any([self._line(line) for line in data[:cut].splitlines()])
+        return any(self._line(line) for line in data[:cut].splitlines())
 
     def _line(self, line: bytes) -> bool:
         if not line:

@@ -154,7 +154,7 @@ class _Attempt:
         if "status" not in exchange:
             raise self._failure(exchange["error"])
         body = body_of(exchange, recorded.body)
-        if not self.stream or "chunks" not in exchange and exchange["status"] >= 300:
+        if not self.stream or ("chunks" not in exchange and exchange["status"] >= 300):
             return self._served_whole(exchange, body)
         replay = mixed(kind, base)(call, self.library, exchange, chunks_of(exchange, body), self.request)
         call.stream = replay
@@ -213,9 +213,7 @@ class _Attempt:
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
             if self.call.net:
-                await self._ticket.finish_async(
-                    "failed", self.call.detail(error), error=error, waited=self.call.waited
-                )
+                await self._ticket.finish_async("failed", self.call.detail(error), error=error, waited=self.call.waited)
             raise
         finally:
             CURRENT.reset(token)
@@ -242,7 +240,9 @@ class _Attempt:
         self.call.add({"error": failure(error)}, self.name, seconds)
 
     def _tee(self, response: Any, began: float, kind: type, base: type) -> Any:
-        record = StreamRecord(self.call, head(response, decoded=False), self.name, time.perf_counter() - began, response)
+        record = StreamRecord(
+            self.call, head(response, decoded=False), self.name, time.perf_counter() - began, response
+        )
         response.stream = mixed(kind, base)(response.stream, record)
         self.call.stream = record
         return response

@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic as anthropic_sdk
-import openai as openai_sdk
 import pytest
+
 import steplog
 from steplog.testing import LocalProvider
-
 from steplog_interceptors import anthropic, openai
+from tests.interceptors import support
 
-assert openai_sdk.__name__ == "openai" and anthropic_sdk.__name__ == "anthropic"
+
+@pytest.fixture(autouse=True)
+def _close_clients() -> Iterator[None]:
+    yield
+    while support.opened:
+        support.opened.pop().close()
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import anthropic
 import openai
+
 from steplog.testing.provider import Hit, Reply
 
 KEY = "sk-test-0123456789abcdefghijklmnopqrstuvwxyz"
@@ -22,7 +23,8 @@ OTHER_KEY = "sk-test-zyxwvutsrqponmlkjihgfedcba9876543210"
 def http_of(sdk: Any) -> Any:
     """The HTTP library that an SDK's default client comes from."""
     client = sdk.OpenAI if sdk is openai else sdk.Anthropic
-    tops = {base.__module__.partition(".")[0] for base in type(client(api_key=KEY)._client).__mro__}
+    with client(api_key=KEY) as opened_client:
+        tops = {base.__module__.partition(".")[0] for base in type(opened_client._client).__mro__}
     return importlib.import_module((tops & {"httpx", "httpx2"}).pop())
 
 
@@ -30,7 +32,12 @@ def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
     """A chat completion."""
     message = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12, "prompt_tokens_details": {"cached_tokens": 4}}
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 3,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
     tree = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-x-2026", "choices": [choice]}
     return {**tree, "usage": usage, **fields}
 
@@ -59,7 +66,11 @@ def message_events(*words: str) -> str:
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in words),
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 3}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"output_tokens": 3},
+        },
         {"type": "message_stop"},
     ]
     return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
@@ -86,16 +97,26 @@ def rate_limited() -> Reply:
     return Reply.json({"error": {"message": "slow down", "type": "rate"}}, 429, retry_after="0", x_request_id="req_429")
 
 
+opened: list[Any] = []
+"""Synchronous clients to close when the test is over; an asynchronous one is closed in the loop that it was used in."""
+
+
 def openai_client(url: str, *, asynchronous: bool = False, **options: Any) -> Any:
     """A client of the openai SDK."""
     cls = openai.AsyncOpenAI if asynchronous else openai.OpenAI
-    return cls(base_url=url + "/v1", **{"api_key": KEY, "max_retries": 0, **options})
+    return _noted(cls(base_url=url + "/v1", **{"api_key": KEY, "max_retries": 0, **options}))
 
 
 def anthropic_client(url: str, *, asynchronous: bool = False, **options: Any) -> Any:
     """A client of the anthropic SDK."""
     cls = anthropic.AsyncAnthropic if asynchronous else anthropic.Anthropic
-    return cls(base_url=url, **{"api_key": KEY, "max_retries": 0, **options})
+    return _noted(cls(base_url=url, **{"api_key": KEY, "max_retries": 0, **options}))
+
+
+def _noted(client: Any) -> Any:
+    if not inspect.iscoroutinefunction(client.close):
+        opened.append(client)
+    return client
 
 
 ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "hi"}]}
@@ -147,10 +168,10 @@ class RawServer:
         self._socket.close()
         self._thread.join()
 
-    def __enter__(self) -> RawServer:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._socket.fileno() >= 0:
             self.close()
 

@@ -11,19 +11,19 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+
 import steplog
 from steplog.errors import DriftDetected, NotInRun, RunStopped
 from steplog.testing import LocalProvider
-from steplog.testing.provider import Fault, Reply
-
+from steplog.testing.provider import Fault
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
     KEY,
     OTHER_KEY,
     RawServer,
-    anthropic_client,
     answers,
+    anthropic_client,
     chat,
     http_of,
     message,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 import openai
 import pytest
-import steplog
 from pydantic import BaseModel
+
+import steplog
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Reply
-
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
-    anthropic_client,
     answers,
+    anthropic_client,
     chat,
     chat_events,
     listed,
@@ -143,9 +144,7 @@ async def value(awaited: Any) -> Any:
 HI = {"model": "gpt-x", "input": "hi"}
 SSE_CHAT = Reply.sse(chat_events("a", "b"))
 SSE_MESSAGE = Reply.sse(message_events("a", "b"))
-SSE_RESPONSE = Reply.sse(
-    "".join(f"event: {event['type']}\ndata: {__import__('json').dumps(event)}\n\n" for event in RESPONSE_EVENTS)
-)
+SSE_RESPONSE = Reply.sse("".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in RESPONSE_EVENTS))
 
 # name: (client, answer, how it is called)
 CALLS: dict[str, Any] = {
@@ -253,7 +252,7 @@ def test_a_call_is_returned_as_it_was(name, asynchronous, home, offline, events)
     def program() -> Any:
         async def body() -> Any:
             client = make(provider.url, asynchronous=asynchronous)
-            if not hasattr(_method(client, name), "__call__"):
+            if not callable(_method(client, name)):
                 pytest.skip(f"this release of the SDK has no {name}")
             async with steplog.run("r"):
                 described = await use(client)
@@ -291,7 +290,12 @@ def test_what_the_log_says_about_a_model_call(home, events):
     assert started["request"]["sdk_version"] == openai.__version__
     assert finished["model"] == "gpt-x-2026"
     assert finished["usage"] == {"input": 9, "output": 3, "cached": 4, "total": 12}
-    assert (finished["finish"], finished["request_id"], finished["status"], finished["parse"]) == ("stop", "req_1", 200, "ok")
+    assert (finished["finish"], finished["request_id"], finished["status"], finished["parse"]) == (
+        "stop",
+        "req_1",
+        200,
+        "ok",
+    )
 
 
 def test_cached_tokens_of_anthropic_count_as_input_like_everywhere_else(home, events):

@@ -6,11 +6,13 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 import steplog
+from steplog import plugins
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Hit, Reply
-
-from tests.interceptors.support import chat_events, echo, openai_client, perform
+from tests.interceptors.support import answers, chat, chat_events, echo, openai_client, perform
 
 COUNT = 20
 
@@ -78,17 +80,20 @@ def test_gathered_streams_each_get_their_own_chunks_back(home, offline):
         assert program() == expected
 
 
-def test_the_event_loop_goes_on_while_a_call_is_recorded(home):
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_task_never_waits_for_the_disk_in_the_event_loop(stream, home, monkeypatch):
+    def blocks(*_args: Any, **_kwargs: Any) -> Any:
+        raise AssertionError("the event loop is blocked")
+
+    monkeypatch.setattr(plugins, "begin", blocks)
+    monkeypatch.setattr(plugins.Ticket, "finish", blocks)
+
     async def body() -> None:
-        async with openai_client(provider.url, asynchronous=True) as client, steplog.run("r"):
-            calling = asyncio.ensure_future(client.chat.completions.create(**ask(1)))
-            while not provider.hits:
-                await asyncio.sleep(0)
-            provider.release()
-            await calling
+        async with openai_client(provider.url, asynchronous=True) as client, steplog.run("r") as run:
+            answer = await client.chat.completions.create(stream=stream, **ask(1))
+            if stream:
+                await answer.close()
+            assert run.executed == 1
 
-    with LocalProvider(handler=echo) as provider:
-        from steplog.testing.provider import Fault
-
-        provider.inject(Fault("hang"))
+    with LocalProvider(handler=answers(Reply.sse(chat_events("a")) if stream else chat())) as provider:
         perform(body)

@@ -6,15 +6,15 @@ from typing import Any
 
 import openai
 import pytest
+
 import steplog
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Hit, Reply
-
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
-    anthropic_client,
     answers,
+    anthropic_client,
     chat,
     chat_events,
     http_of,
@@ -56,7 +56,10 @@ def test_a_client_with_a_request_of_its_own_is_recorded(stream, asynchronous, ho
         live = program()
         offline(provider)
         assert program() == live
-    assert [event["type"] for event in events() if event["type"].startswith("step.")] == ["step.started", "step.finished"]
+    assert [event["type"] for event in events() if event["type"].startswith("step.")] == [
+        "step.started",
+        "step.finished",
+    ]
 
 
 @both_colours
@@ -107,7 +110,7 @@ def test_a_subclass_that_brought_its_own_request_before_install_is_one_step_a_ca
         pass
 
     original = openai.OpenAI.request
-    Traced.request = lambda self, *args, **kwargs: original(self, *args, **kwargs)
+    Traced.request = original
     interceptor.install()
 
     def program() -> Any:
@@ -118,7 +121,10 @@ def test_a_subclass_that_brought_its_own_request_before_install_is_one_step_a_ca
         live = program()
         offline(provider)
         assert program() == live
-    assert [event["type"] for event in events() if event["type"].startswith("step.")] == ["step.started", "step.finished"]
+    assert [event["type"] for event in events() if event["type"].startswith("step.")] == [
+        "step.started",
+        "step.finished",
+    ]
 
 
 @both_colours
@@ -203,7 +209,9 @@ def test_a_middleware_that_asks_again_is_served_both_answers(asynchronous, home,
             client = anthropic_client(provider.url, asynchronous=asynchronous)
             client = client.with_middleware(twice_async if asynchronous else twice)
             async with steplog.run("r"):
-                return describe(await settled(client.messages.create(**ASK_CLAUDE)))
+                answer = describe(await settled(client.messages.create(**ASK_CLAUDE)))
+            await settled(client.close())
+            return answer
 
         return perform(body)
 

@@ -13,9 +13,9 @@ from typing import Any
 import anthropic as anthropic_sdk
 import openai as openai_sdk
 import pytest
+
 import steplog
 from steplog.testing import LocalProvider
-
 from steplog_interceptors import anthropic, openai
 from steplog_interceptors._install import SHARED
 from tests.interceptors.support import ASK, answers, chat, http_of, openai_client
@@ -142,7 +142,7 @@ def test_clients_and_methods_taken_before_install_are_recorded(tmp_path, interce
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

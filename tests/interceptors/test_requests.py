@@ -10,15 +10,15 @@ from typing import Any
 
 import openai
 import pytest
-import steplog
 from hypothesis import given
 from hypothesis import strategies as st
+
+import steplog
 from steplog.errors import DriftDetected, Indeterminate, RunStopped, StepFailed
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Reply
-
 from steplog_interceptors._canonical import canonical, digest, read_wire, without_credentials
-from tests.interceptors.support import ASK, ASK_CLAUDE, anthropic_client, answers, chat, http_of, message, openai_client
+from tests.interceptors.support import ASK, ASK_CLAUDE, answers, anthropic_client, chat, http_of, message, openai_client
 
 HTTP = http_of(openai)
 
@@ -151,7 +151,12 @@ def test_a_credential_is_sent_but_neither_stored_nor_part_of_identity(name, home
 
 
 def test_account_ids_and_cookies_of_the_answer_are_not_stored(home, events):
-    headers = {"content-type": "application/json", "openai-organization": "acme", "set-cookie": "session=1", "x-ok": "1"}
+    headers = {
+        "content-type": "application/json",
+        "openai-organization": "acme",
+        "set-cookie": "session=1",
+        "x-ok": "1",
+    }
     reply = Reply(200, headers, json.dumps(chat()).encode())
     with LocalProvider(handler=answers(reply)) as provider, steplog.run("r"):
         openai_client(provider.url).chat.completions.create(**ASK)
@@ -165,7 +170,7 @@ def test_azure_names_the_deployment_in_its_path(home, offline, events):
         client = openai.AzureOpenAI(
             azure_endpoint=provider.url, azure_deployment="my-gpt", api_version="2024-10-21", api_key="azure-key"
         )
-        with steplog.run("r"):
+        with client, steplog.run("r"):
             return client.chat.completions.create(**ASK)
 
     with LocalProvider(handler=answers(chat())) as provider:

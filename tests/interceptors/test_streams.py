@@ -13,17 +13,17 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+
 import steplog
 from steplog.errors import DriftDetected, Interrupt, RunStopped
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Fault, Reply
-
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
     RawServer,
-    anthropic_client,
     answers,
+    anthropic_client,
     chat,
     chat_events,
     http_of,
@@ -383,7 +383,10 @@ def test_a_stream_can_be_read_in_another_thread_and_after_the_run(home, events, 
             thread.join()
             late = open_(make(provider.url))
         assert len(list(late)) == len(found) == len(WORDS) + 2
-    assert [e["data"]["exchanges"][0]["end"] for e in events() if e["type"] == "step.finished"] == ["terminal", "abandoned"]
+    assert [e["data"]["exchanges"][0]["end"] for e in events() if e["type"] == "step.finished"] == [
+        "terminal",
+        "abandoned",
+    ]
     assert caplog.records == []
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import openai
 import pytest
+
 import steplog
 from steplog.testing import LocalProvider
-
 from tests.interceptors.support import ASK, KEY, answers, openai_client, rate_limited
 
 

@@ -194,6 +194,9 @@ def _stored(sdk: Sdk, wire: Wire, form: Canonical, headers: Any, *, stream: bool
         "stream": stream,
         "params": parameters(form),
     }
+    for name in ("anthropic-beta", "openai-beta"):
+        if name in headers:
+            request[name] = headers[name]
     if wire.query:
         request["query"] = [list(pair) for pair in wire.query]
     if form.json is None and wire.content_type:

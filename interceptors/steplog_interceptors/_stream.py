@@ -256,6 +256,26 @@ class AsyncTee(_Tee):
             await record.finish_async("closed_early")
 
 
+def end_of(call: LogicalCall, library: Library, exchange: Exchange, request: Any) -> None:
+    """Do what a recorded body did after its last byte: nothing, when it was complete.
+
+    Raises:
+        Exception: the recorded failure of the transport.
+        DriftDetected: the recorded reader had left by then, so that nobody knows what came after.
+    """
+    end = exchange.get("end")
+    if end == "error":
+        raise library.fail(exchange["error"], request)
+    if end in ("closed_early", "abandoned") and call.ticket is not None:
+        call.ticket.diverged(
+            "The program reads further in a stream than it did when the stream was recorded: there it was left "
+            "before its end, and what would have followed was never received.",
+            field="stream",
+            recorded=f"left after {sum(exchange.get('chunks', ()))} bytes",
+            found="reads on",
+        )
+
+
 class _Replay:
     """A recorded body: the same chunks, the same end."""
 
@@ -280,18 +300,11 @@ class _Replay:
         return chunk
 
     def _at_end(self) -> None:
-        if self._end == "error":
-            error = self._library.fail(self._exchange["error"], self._request)
+        try:
+            end_of(self._call, self._library, self._exchange, self._request)
+        except Exception as error:
             self._hand_over(error)
-            raise error
-        if self._end in ("closed_early", "abandoned") and self._call.ticket is not None:
-            self._call.ticket.diverged(
-                "The program reads further in a stream than it did when the stream was recorded: there it was left "
-                "before its end, and what would have followed was never received.",
-                field="stream",
-                recorded=f"left after {sum(self._exchange.get('chunks', ()))} bytes",
-                found="reads on",
-            )
+            raise
         self._hand_over()
 
     def _close(self) -> None:

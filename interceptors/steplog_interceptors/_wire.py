@@ -9,7 +9,6 @@ sends while a stream is being read, or an SDK that steplog does not know cannot 
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,16 @@ from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, c
 from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
 from steplog_interceptors._patch import Patch, Patches, Wrapper
 from steplog_interceptors._sdk import UNKNOWN, Sdk
-from steplog_interceptors._stream import AsyncReplay, AsyncTee, StreamRecord, SyncReplay, SyncTee, mixed, take_dropped
+from steplog_interceptors._stream import (
+    AsyncReplay,
+    AsyncTee,
+    StreamRecord,
+    SyncReplay,
+    SyncTee,
+    end_of,
+    mixed,
+    take_dropped,
+)
 
 # The generated SDKs put it on every request of their own and on nothing else.
 _MARK: Final = "x-stainless-lang"
@@ -53,9 +61,10 @@ def _sync(library: Library) -> Wrapper:
             attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
             if call.undecided:
                 attempt.begin()
+            elif not call.passing:
+                attempt.named(request.read())
             if call.passing:
                 return original(self, request, *args, **kwargs)
-            attempt.named(request.read())
             if call.replaying:
                 return attempt.serve(SyncReplay, library.sync_stream)
             return attempt.live(original, args, kwargs)
@@ -74,9 +83,10 @@ def _async(library: Library) -> Wrapper:
             attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
             if call.undecided:
                 await attempt.begin_async()
+            elif not call.passing:
+                attempt.named(await request.aread())
             if call.passing:
                 return await original(self, request, *args, **kwargs)
-            attempt.named(await request.aread())
             if call.replaying:
                 return attempt.serve(AsyncReplay, library.async_stream)
             return await attempt.live_async(original, args, kwargs)
@@ -121,6 +131,8 @@ class _Attempt:
     async def begin_async(self) -> None:
         """The same from a task."""
         for record in take_dropped():
+            import asyncio  # a program without tasks does not pay for it
+
             await asyncio.to_thread(record.settle)
         with self._refusals():
             effect = self._effect(await self.request.aread() if plugins.active() else None)
@@ -161,6 +173,7 @@ class _Attempt:
         return self.library.respond(exchange, self.request, self.client, replay)
 
     def _served_whole(self, exchange: Exchange, body: bytes) -> Any:
+        end_of(self.call, self.library, exchange, self.request)
         response = self.library.respond(exchange, self.request, self.client, self.library.module.ByteStream(body))
         response.read()
         if self.call.net and self.call.ticket is not None:

@@ -298,6 +298,12 @@ def test_what_the_log_says_about_a_model_call(home, events):
     )
 
 
+def test_beta_features_that_a_call_asks_for_are_named(home, events):
+    with LocalProvider(handler=answers(message())) as provider, steplog.run("r"):
+        anthropic_client(provider.url).beta.messages.create(betas=["one-beta", "two-beta"], **ASK_CLAUDE)
+    assert events()[2]["data"]["request"]["anthropic-beta"] == "one-beta,two-beta"
+
+
 def test_cached_tokens_of_anthropic_count_as_input_like_everywhere_else(home, events):
     with LocalProvider(handler=answers(SSE_MESSAGE)) as provider, steplog.run("r"):
         list(anthropic_client(provider.url).messages.create(stream=True, **ASK_CLAUDE))

@@ -24,8 +24,9 @@ RUNS = {name: parts for name, parts in runs() if all(why_not(part.tree) is None 
 
 
 @with_traffic
-@pytest.mark.parametrize("raw", [False, True], ids=["parsed", "raw"])
-@both_colours
+@pytest.mark.parametrize(
+    "asynchronous,raw", [(False, False), (True, False), (True, True)], ids=["sync", "async", "async raw"]
+)
 @pytest.mark.parametrize("exchange", covered(), ids=lambda exchange: exchange.name)
 def test_an_exchange_is_returned_as_it_was(exchange, asynchronous, raw, home, offline):
     if OLDER_ANTHROPIC and raw and exchange.tree["sdk_call"] == "messages.batches.results":

@@ -176,6 +176,22 @@ def test_reading_further_than_the_recording_halts(sdk, asynchronous, home, offli
     assert "reads further" in str(stopped.value.__cause__)
 
 
+def test_a_body_that_was_read_in_part_is_not_returned_as_a_whole(home, offline):
+    def partly(client: Any) -> None:
+        with client.chat.completions.with_streaming_response.create(**ASK) as response:
+            assert len(next(response.iter_bytes(10))) == 10
+
+    with LocalProvider(handler=answers(chat("x" * 200_000))) as provider:
+        client = openai_client(provider.url)
+        with steplog.run("r"):
+            partly(client)
+        offline(provider)
+        with steplog.run("r"):
+            partly(client)
+        with pytest.raises(RunStopped, match="reads further"), steplog.run("r"):
+            client.chat.completions.create(**ASK)
+
+
 @both_colours
 @both_sdks
 def test_a_stream_that_broke_breaks_again_at_the_same_place(sdk, asynchronous, home, offline, events):

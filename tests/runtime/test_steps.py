@@ -17,6 +17,8 @@ import pydantic
 import pytest
 
 import steplog
+from steplog._runtime.resolve import resolve
+from steplog.stores.files import FileStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -383,3 +385,80 @@ def test_a_registered_codec_restores_the_users_own_class():
         steplog.step("m", lambda: Money(5))
     with steplog.run("r"):
         assert steplog.step("m", lambda: None) == Money(5)
+
+
+def test_arguments_may_be_of_classes_that_only_this_call_knows():
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    @steplog.step
+    def tool(local):
+        return local.x
+
+    with steplog.run("r"):
+        tool(Local(1))
+    with steplog.run("r") as run:
+        assert (tool(Local(1)), run.executed) == (1, 0)
+
+
+def test_a_result_whose_class_is_not_here_halts_and_says_what_is_missing(monkeypatch):
+    with steplog.run("r"):
+        steplog.step("x", lambda: Receipt("o", 1))
+    monkeypatch.delitem(globals(), "Receipt")
+
+    with pytest.raises(steplog.RunStopped, match="Receipt") as caught, steplog.run("r"):
+        steplog.step("x", lambda: None)
+
+    assert isinstance(caught.value.__cause__, steplog.Unreplayable)
+    assert caught.value.commands[0] == "steplog resume r"
+
+
+def test_a_lost_body_halts_and_can_be_settled(home):
+    calls = []
+
+    @steplog.step
+    def tool():
+        calls.append(1)
+        return "x" * 10_000
+
+    with steplog.run("r"):
+        tool()
+    FileStore(str(home)).bodies.close()
+    for file in home.glob("bodies.db*"):
+        file.unlink()
+
+    with pytest.raises(steplog.RunStopped, match="pruned") as caught, steplog.run("r"):
+        tool()
+    resolve(FileStore(str(home)), "r", caught.value.step, how="done", result="short")
+    with steplog.run("r"):
+        assert tool() == "short"
+    assert calls == [1]
+
+
+def test_a_result_that_lost_a_secret_says_so_and_is_not_returned_without_it(home, caplog):
+    calls = []
+    secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" + "K1l2M3n4O5p6Q7r8"
+
+    @steplog.step
+    def unsafe():
+        calls.append("unsafe")
+        return {"token": secret}
+
+    @steplog.step(mode="safe")
+    def safe():
+        calls.append("safe")
+        return {"token": secret}
+
+    with pytest.raises(OSError), steplog.run("r"):
+        assert safe() == {"token": secret}
+        assert unsafe() == {"token": secret}
+        raise OSError
+    assert "a secret was taken out" in caplog.text
+    with pytest.raises(steplog.RunStopped, match="secret") as caught, steplog.run("r"):
+        assert safe() == {"token": secret}
+        unsafe()
+
+    assert caught.value.reason == "unreplayable"
+    assert calls == ["safe", "unsafe", "safe"]
+    assert all(secret.encode() not in file.read_bytes() for file in home.rglob("*") if file.is_file())

@@ -79,7 +79,7 @@ def _refuse_settled(found: Found, step: StepState) -> None:
     from steplog._runtime.resolve import in_doubt
 
     status = facts.step_status(step, live=holder_of(found) is not None)
-    if status in {facts.IN_DOUBT, facts.TO_REPEAT, RUNNING} or in_doubt(step):
+    if status in {facts.IN_DOUBT, facts.TO_REPEAT, RUNNING} or in_doubt(step, found.store.bodies):
         return
     message = (
         f"step {step.id} of run {found.run_id} ({step.kind} {step.target}) is {status}; there is nothing to settle.\n"

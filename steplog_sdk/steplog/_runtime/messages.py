@@ -6,7 +6,7 @@ from typing import Any
 
 from steplog._kernel.drift import Difference, windows
 from steplog._kernel.fold import RunState, StepState
-from steplog.errors import DriftDetected, Indeterminate, Interrupt, LogFailed, Unreplayable
+from steplog.errors import DecodeError, DriftDetected, Indeterminate, Interrupt, LogFailed, Unreplayable
 
 
 def describe(step: StepState) -> str:
@@ -93,6 +93,16 @@ def drift(
     commands = (f"steplog show {run_id}",)
     lines.append(f"  {commands[0]}    shows what was recorded")
     return DriftDetected("\n".join(lines), run_id=run_id, step=None, commands=commands, **facts)
+
+
+def undecodable(run_id: str, step: StepState, error: DecodeError) -> Unreplayable:
+    """The interrupt for a recorded result that this program cannot restore, as one of a class it has not imported."""
+    command = f"steplog resume {run_id}"
+    message = (
+        f"run {run_id}: the result of {describe(step)} is recorded, but this program cannot restore it: {error}\n"
+        f"Mend the program, then go on: {command}"
+    )
+    return Unreplayable(message, run_id=run_id, step=step.id, commands=(command,))
 
 
 def why_unreplayable(outcome: dict[str, Any]) -> str:

@@ -247,7 +247,12 @@ class Recorder:
             data["result"] = sink.value(detail.pop("result"))
         data.update(sink.detail(detail))
         data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
-        return self.journal.submit(ev.STEP_FINISHED, ticket.step, sink.line(data), sink.bodies)
+        line = sink.line(data)
+        if sink.redacted and outcome == "done":
+            what = "run %s: a secret was taken out of the recorded result of %s (%s); on resume %s"
+            fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
+            log.warning(what, ticket.run_id, ticket.call.target, ticket.step, fate)
+        return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies)
 
     def settled(self, ticket: Ticket, result: Any) -> Steps[None]:
         """Write that the tool's own `verify` found the effect done, with its encoded result."""

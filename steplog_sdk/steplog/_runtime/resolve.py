@@ -8,14 +8,14 @@ import orjson
 
 from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
-from steplog._kernel.fold import FINISHED, RunState, StepState
+from steplog._kernel.fold import FINISHED, RunState, StepState, fold
 from steplog._runtime import settings
 from steplog._runtime.journal import Journal
-from steplog._runtime.pack import Sink
-from steplog.errors import InvalidArgument, StepFailed, UnknownRun, UnknownStep
+from steplog._runtime.pack import Sink, body_names
+from steplog.errors import InvalidArgument, StepFailed, UnknownStep
 
 if TYPE_CHECKING:
-    from steplog.stores.base import Store
+    from steplog.stores.base import BodyStore, Store
 
 HOW = ("done", "retry", "failed")
 
@@ -55,15 +55,14 @@ def resolve(
     if how not in HOW:
         text = f"a step is settled as done, retry or failed, not as {how!r}."
         raise InvalidArgument(text, run_id=run_id, step=step)
-    if run_id not in store.runs():
-        text = f"there is no run {run_id}. See which there are: steplog ls"
-        raise UnknownRun(text, run_id=run_id)
+    # Before the run is taken: a claim would reopen a run that has ended.
+    _check(fold(store.read(run_id).events), step, store.bodies)
     redactor = settings.redactor()
     sink = Sink(redactor)
     data = _data(sink, how, result, message, {"by": by, "note": note})
     journal = Journal.open(store, run_id, dict, redactor)
     try:
-        _check(journal.state, step)
+        _check(journal.state, step, store.bodies)
         journal.wait(journal.submit(ev.STEP_RESOLVED, step, sink.line(data), sink.bodies))
         return journal.snapshot()
     finally:
@@ -80,21 +79,22 @@ def _data(sink: Sink, how: str, result: Any, message: str, facts: dict[str, Any]
     return data
 
 
-def _check(state: RunState, step: str) -> None:
+def _check(state: RunState, step: str, bodies: BodyStore) -> None:
     found = state.steps.get(step)
     if found is None:
         text = f"run {state.run_id} has no step {step}. See its steps: steplog show {state.run_id}"
         raise UnknownStep(text, run_id=state.run_id, step=step)
-    if not in_doubt(found):
+    if not in_doubt(found, bodies):
         text = f"step {step} of run {state.run_id} is {found.status}; there is nothing to settle."
         raise InvalidArgument(text, run_id=state.run_id, step=step)
 
 
-def in_doubt(step: StepState) -> bool:
+def in_doubt(step: StepState, bodies: BodyStore) -> bool:
     """Whether an operator's word is needed: the outcome is unknown, or known but not returnable."""
     if step.status in FINISHED:
         outcome = step.finished or {}
-        return "unreplayable" in outcome or "redacted" in outcome
+        lost = any(not bodies.has(name) for name in body_names(outcome))
+        return lost or "unreplayable" in outcome or "redacted" in outcome
     return step.orphan
 
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
+from steplog._kernel.codec_classes import recorded_name
 from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
 from steplog._runtime.blame import blamed
@@ -22,7 +23,7 @@ from steplog._runtime.drive import run, run_async
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Recorded, Ticket
-from steplog.errors import BodyMissing, EncodeError, Interrupt, InvalidArgument, SteplogError
+from steplog.errors import DecodeError, EncodeError, Interrupt, InvalidArgument, SteplogError
 
 T = TypeVar("T")
 
@@ -113,20 +114,19 @@ class Tool:
 
     def call(self, arguments: dict[str, Any]) -> Call:
         """The effect that a call with these arguments is. Raises EncodeError, naming the argument."""
-        tree = {name: encode(value, where=f"{self.name}({name})") for name, value in arguments.items()}
+        tree = {name: encode(value, f"{self.name}({name})", _ANY_CLASS) for name, value in arguments.items()}
         return Call(self.kind, self.name, tree, self.mode)
 
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""
         recorded = ticket.recorded
         assert recorded is not None
+        if recorded.outcome == "failed":
+            raise self._failure(ticket, recorded)
         try:
-            if recorded.outcome == "failed":
-                raise self._failure(ticket, recorded)
             value = decode(recorded.value("result"), self.classes)
-        except BodyMissing as missing:
-            state = ticket.recorder.journal.state.steps[ticket.step]
-            raise ticket.recorder.halt(messages.unreplayable(ticket.run_id, state, str(missing))) from missing
+        except DecodeError as error:
+            raise recorded.undecodable(error) from error
         ticket.replayed()
         return value
 
@@ -166,6 +166,16 @@ def _name_of(fn: Callable[..., Any]) -> str:
         message = f'{fn!r} has no name to record it under. Write @steplog.step(name="...").'
         raise InvalidArgument(message)
     return str(name).rsplit("<locals>.", 1)[-1]
+
+
+class _AnyClass(Classes):
+    """For arguments: they identify a call and are shown to people, but never become objects again."""
+
+    def name(self, cls: type) -> str:
+        return recorded_name(cls)
+
+
+_ANY_CLASS: Final = _AnyClass()
 
 
 # The life of a step, written once for both colours. It yields what the driver must do and gets the answer back.

@@ -13,10 +13,11 @@ from steplog._runtime.blame import blame
 from steplog._runtime.context import advance
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import form_bytes, value_tree
-from steplog.errors import Interrupt
+from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt
 
 if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
+    from steplog.stores.base import BodyStore
 
 
 class Call:
@@ -50,20 +51,33 @@ class Recorded:
         data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
     """
 
-    __slots__ = ("_recorder", "data", "outcome")
+    __slots__ = ("_recorder", "_step", "data", "outcome")
 
     def __init__(self, recorder: Recorder, step: StepState) -> None:
         self._recorder = recorder
+        self._step = step
         self.outcome = step.status
         self.data: dict[str, Any] = step.finished or {}
 
     def body(self, form: dict[str, Any]) -> bytes:
-        """The exact bytes of a body form. Raises `BodyMissing`."""
-        return form_bytes(form, self._recorder.journal.store.bodies)
+        """The exact bytes of a body form. Halts the run with `Unreplayable` where they are gone."""
+        data: bytes = self._fetch(form_bytes, form)
+        return data
 
     def value(self, key: str) -> Any:
-        """The encoded value under `key`, fetched from the body store when it is large. Raises `BodyMissing`."""
-        return value_tree(self.data.get(key), self._recorder.journal.store.bodies)
+        """The encoded value under `key`, wherever it is kept. Halts the run with `Unreplayable` where it is gone."""
+        return self._fetch(value_tree, self.data.get(key))
+
+    def _fetch(self, fetch: Callable[[Any, BodyStore], Any], recorded: Any) -> Any:
+        try:
+            return fetch(recorded, self._recorder.journal.store.bodies)
+        except (BodyMissing, Corrupt) as gone:
+            run_id = self._recorder.journal.run_id
+            raise self._recorder.halt(messages.unreplayable(run_id, self._step, str(gone))) from gone
+
+    def undecodable(self, error: DecodeError) -> Interrupt:
+        """Halt the run because this program cannot restore the result. Returns the interrupt, to be raised."""
+        return self._recorder.halt(messages.undecodable(self._recorder.journal.run_id, self._step, error))
 
 
 class Ticket:

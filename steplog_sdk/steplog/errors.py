@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class _Facts:
+class _Facts(BaseException):
     """Keyword facts become attributes, and survive pickling; `BaseException` alone would drop them."""
 
     run_id: str | None = None
@@ -27,7 +27,7 @@ class _Facts:
         self.__dict__.update(facts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, dict(self.__dict__))  # type: ignore[attr-defined]
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
 def _rebuild(cls: type[BaseException], args: tuple[Any, ...], facts: dict[str, Any]) -> BaseException:
@@ -185,7 +185,7 @@ class RunStopped(SteplogError):
     commands: tuple[str, ...] = ()
 
 
-class Interrupt(_Facts, BaseException):
+class Interrupt(_Facts):
     """Root of the signals that stop a run and that agent code must not swallow.
 
     Attributes:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from steplog.testing import LocalProvider
+
 ROOT = Path(__file__).parents[2]
 
 
-def run_demo(demo: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+def run_demo(demo: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")} | env
     return subprocess.run(
         [sys.executable, demo / "main.py", *words],
         env=environment,
@@ -56,7 +58,19 @@ def test_a_shop_that_ignores_keys_is_found_out(copy):
     assert "executed twice: 1" in done.stdout
 
 
-def test_live_without_a_key_says_what_is_missing(tmp_path):
+def test_live_works_with_whatever_the_environment_names():
+    with LocalProvider(ROOT / "cassettes" / "openai", delay=0.3) as provider:
+        url = f"{provider.url}/v1"
+        done = run_demo(ROOT / "examples" / "demo", "--live", OPENAI_API_KEY="local", OPENAI_BASE_URL=url)
+        calls = len(provider.hits)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "restock.py" not in done.stdout
+    # The request of the killed process may or may not have left it.
+    assert calls in {4, 5}
+    assert "executed twice: 0" in done.stdout
+
+
+def test_live_without_a_key_says_what_is_missing():
     done = run_demo(ROOT / "examples" / "demo", "--live")
     assert done.returncode == 2
     assert "OPENAI_API_KEY" in done.stderr

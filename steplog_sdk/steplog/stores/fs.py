@@ -107,6 +107,12 @@ class FS:
             return False
         return True
 
+    def unlock(self, fd: int) -> None:
+        """Give up the lock, for every descriptor that shares this open file."""
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
 
 def is_unsupported(error: OSError) -> bool:
     """Tell whether a call failed because this kind of file system does not offer it, rather than for its data."""

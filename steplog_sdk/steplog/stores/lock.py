@@ -21,7 +21,7 @@ import orjson
 from steplog.errors import RunBusy
 from steplog.stores.fs import FS, open_or_create
 
-_PROBE_PATIENCE: Final = (0.001, 0.002, 0.004, 0.008)
+_PROBE_PATIENCE: Final = (0.0, 0.001, 0.002, 0.004, 0.008)
 """Seconds between attempts: `holder` takes the lock for some microseconds, which must not look like a writer."""
 
 
@@ -39,6 +39,9 @@ class Holder(NamedTuple):
     host: str | None
     boot_id: str | None
     since: str | None
+
+
+_UNKNOWN: Final = Holder(None, None, None, None)
 
 
 class RunLock:
@@ -75,10 +78,14 @@ class RunLock:
         """
         with _registry.guard:
             fds, self._fds = self._fds, []
-            if fds:
-                _registry.held.pop(self.identity, None)
-            with ExitStack() as stack:
-                for fd in reversed(fds):
+            if not fds:
+                return
+            _registry.held.pop(self.identity, None)
+            with ExitStack() as stack:  # runs all of it, last first, whatever fails
+                stack.callback(self._fs.close, fds[-1])
+                # Closing would do, but for a child that is being forked now and has not closed its copy yet.
+                stack.callback(self._fs.unlock, fds[-1])
+                for fd in fds[:-1]:
                     stack.callback(self._fs.close, fd)
 
     def abandon(self) -> None:
@@ -130,17 +137,29 @@ def acquire(fs: FS, path: str, run_id: str) -> RunLock:
         RunBusy: another writer, in this process or another, holds it.
         OSError: the lock file cannot be opened or written.
     """
-    fd, _ = open_or_create(fs, path, os.O_RDWR)
-    lock = RunLock(fs, path, fd)
-    try:
-        _take(fs, fd, lock.identity, run_id)
-        _write_holder(fs, fd)
-    except BaseException:
-        fs.close(fd)
-        raise
+    for pause in _PROBE_PATIENCE:
+        if (lock := _try(fs, path)) is not None:
+            return lock
+        time.sleep(pause)
+    raise _busy(holder(path, fs) or _UNKNOWN, run_id)
+
+
+def _try(fs: FS, path: str) -> RunLock | None:
+    # Under the guard, because a child forked between lock and registration would keep the lock as long as it lives.
     with _registry.guard:
-        _registry.held[lock.identity] = lock
-    return lock
+        fd, _ = open_or_create(fs, path, os.O_RDWR)
+        try:
+            lock = RunLock(fs, path, fd)
+            taken = lock.identity not in _registry.held and fs.flock(fd)
+            if taken:
+                _write_holder(fs, fd)
+                _registry.held[lock.identity] = lock
+        except BaseException:
+            fs.close(fd)
+            raise
+        if not taken:
+            fs.close(fd)
+        return lock if taken else None
 
 
 def holder(path: str, fs: FS | None = None) -> Holder | None:
@@ -149,15 +168,16 @@ def holder(path: str, fs: FS | None = None) -> Holder | None:
     A shared lock is tried for some microseconds: it never keeps a writer out, and two who ask do not meet.
     """
     fs = fs or FS()
-    try:
-        fd = fs.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        held_here = identify(fs.fstat(fd)) in _registry.held
-        return _read_holder(fs, fd) if held_here or not fs.flock(fd, shared=True) else None
-    finally:
-        fs.close(fd)
+    with _registry.guard:
+        try:
+            fd = fs.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            held_here = identify(fs.fstat(fd)) in _registry.held
+            return _read_holder(fs, fd) if held_here or not fs.flock(fd, shared=True) else None
+        finally:
+            fs.close(fd)
 
 
 def this_process() -> Holder:
@@ -175,16 +195,6 @@ def boot_id() -> str | None:
         return None
 
 
-def _take(fs: FS, fd: int, identity: tuple[int, int], run_id: str) -> None:
-    for pause in (0.0, *_PROBE_PATIENCE):
-        time.sleep(pause)
-        if identity in _registry.held:
-            break
-        if fs.flock(fd):
-            return
-    raise _busy(_read_holder(fs, fd), run_id)
-
-
 def _write_holder(fs: FS, fd: int) -> None:
     fs.truncate(fd, 0)
     fs.write(fd, orjson.dumps(this_process()._asdict()) + b"\n")
@@ -195,7 +205,7 @@ def _read_holder(fs: FS, fd: int) -> Holder:
         facts = orjson.loads(fs.read(fd, 4096, 0))
         return Holder(*(facts.get(name) for name in Holder._fields))
     except (orjson.JSONDecodeError, AttributeError):
-        return Holder(None, None, None, None)  # its holder has not written yet
+        return _UNKNOWN  # its holder has not written yet
 
 
 def _busy(who: Holder, run_id: str) -> RunBusy:

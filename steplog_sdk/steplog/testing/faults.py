@@ -178,6 +178,10 @@ class FaultyFS(FS):
         self._reach("flock", self._paths[fd])
         return super().flock(fd, shared=shared)
 
+    def unlock(self, fd: int) -> None:
+        self._reach("unlock", self._paths[fd])
+        super().unlock(fd)
+
     def _add(self, fault: _Fault) -> None:
         self._faults.append(fault)
 

@@ -1,0 +1,326 @@
+"""The body store: exact bytes, once, in space linear in what is new."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError, UnsupportedFormat
+from steplog.stores.bodies import SqliteBodies
+from steplog.stores.chunks import LEAST, MOST, cuts, prefixes
+from steplog.testing import FaultyFS
+from steplog.testing.contract import in_child, named
+from tests.support.processes import environment
+
+WORDS = (
+    "order refund damaged item the a customer asks for and is shipment parcel late please check status of my".split()
+)
+
+
+def conversation(turns, seed=0):
+    """Yield the request of each turn: everything said before, and something new."""
+    pick = random.Random(seed)
+    messages = [{"role": "system", "content": "You are careful. " * 30}]
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{n}", "parameters": {"type": "object"}}} for n in range(9)
+    ]
+    for turn in range(turns):
+        messages.append({"role": "user", "content": " ".join(pick.choices(WORDS, k=100)) + str(turn)})
+        yield orjson.dumps({"messages": messages, "model": "m", "tools": tools})
+        messages.append({"role": "assistant", "content": " ".join(pick.choices(WORDS, k=200)) + str(turn)})
+
+
+@pytest.fixture
+def bodies(tmp_path):
+    store = SqliteBodies(str(tmp_path / "home" / "bodies.db"))
+    yield store
+    store.close()
+
+
+def file_size(bodies):
+    bodies.close()
+    return os.path.getsize(bodies.path)
+
+
+class TestChunks:
+    @given(st.binary(max_size=3000), st.sampled_from([b"", b"{", b"["]))
+    def test_chunks_are_the_whole_in_order(self, data, opening):
+        data = opening + data * 5
+        ends = list(cuts(data))
+        assert ends == sorted(set(ends))
+        assert ends[-1] == len(data)
+        sizes = [stop - start for start, stop in zip([0, *ends], ends, strict=False)]
+        assert max(sizes) <= MOST
+        assert all(size >= LEAST for size in sizes[:-1])
+
+    def test_a_longer_request_repeats_the_cuts_of_the_shorter(self):
+        before = set()
+        for request in conversation(30):
+            found, digest = prefixes(request)
+            assert digest == sha256(request).hexdigest()
+            assert [prefix.key for prefix in found] == [sha256(request[: p.stop]).digest()[:16] for p in found]
+            keys = [prefix.key for prefix in found]
+            shared = sum(key in before for key in keys)
+            assert keys[:shared] == [key for key in keys if key in before], "what is shared is a prefix"
+            assert len(request) - (found[shared - 1].stop if shared else 0) < 4000 or not before
+            before.update(keys)
+
+    def test_bytes_without_structure_are_cut_by_size(self):
+        data = random.Random(1).randbytes(MOST * 3 + 1)
+        assert list(cuts(data)) == [MOST, 2 * MOST, 3 * MOST, 3 * MOST + 1]
+        assert list(cuts(b"{" + b"x" * MOST * 2))[:2] == [MOST, 2 * MOST]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=5000), st.integers(0, 20).map(lambda n: b"".join(conversation(n)))), max_size=5
+    )
+)
+def test_any_bytes_are_returned_exactly(bodies, many):
+    bodies.put(named(data) for data in many)
+    for data in many:
+        assert bodies.get(named(data)[0]) == data
+
+
+def test_a_conversation_takes_space_linear_in_what_is_said(bodies):
+    requests = list(conversation(120))
+    for request in requests:
+        bodies.put([named(request)])
+    assert [bodies.get(named(request)[0]) for request in requests] == requests
+    assert file_size(bodies) < len(requests[-1])
+    assert sum(map(len, requests)) > 30 * len(requests[-1])
+
+
+def test_the_same_bodies_again_take_no_space(bodies):
+    requests = [named(request) for request in conversation(20)]
+    bodies.put(requests)
+    size = file_size(bodies)
+    for request in requests:
+        bodies.put([request])
+    assert file_size(bodies) == size
+
+
+def test_tools_behind_the_conversation_are_stored_once(bodies):
+    tools = random.Random(3).randbytes(6000).hex()
+    for turn in range(40):
+        messages = [{"role": "user", "content": f"{n}" * 600} for n in range(turn)]
+        request = {"messages": messages, "tools": [{"name": tools[n * 600 : n * 600 + 600]} for n in range(20)]}
+        bodies.put([named(orjson.dumps(request))])
+    assert file_size(bodies) < 60_000
+
+
+def test_random_bytes_do_not_grow(bodies):
+    data = random.Random(2).randbytes(1_000_000)
+    bodies.put([named(data)])
+    assert bodies.get(named(data)[0]) == data
+    assert file_size(bodies) < 1_050_000
+
+
+def test_large_chunks_are_bounded_and_restored(bodies):
+    for data in (b"\0" * 5_000_000, b'{"a":"' + b"ab" * 300_000 + b'"}'):
+        bodies.put([named(data)])
+        assert bodies.get(named(data)[0]) == data
+    assert file_size(bodies) < 50_000
+
+
+def test_the_write_ahead_log_stays_small(bodies):
+    for request in conversation(150):
+        bodies.put([named(request)])
+    assert os.path.getsize(bodies.path + "-wal") < 400_000
+
+
+def test_a_put_is_all_or_nothing(bodies, monkeypatch):
+    bodies.put([named(b"before")])
+    added = bodies._add
+    monkeypatch.setattr(bodies, "_add", lambda db, name, *rest: added(db, name, *rest) if name != bad[0] else 1 / 0)
+    good, bad = named(b"good"), named(b"bad")
+    with pytest.raises(ZeroDivisionError):
+        bodies.put([good, bad])
+    monkeypatch.undo()
+    assert not bodies.has(good[0])
+    later = [named(request) for request in conversation(5)]
+    bodies.put([good, bad, *later])
+    assert [bodies.get(name) for name, _ in (good, bad, *later)] == [data for _, data in (good, bad, *later)]
+
+
+def test_reading_creates_nothing(tmp_path):
+    bodies = SqliteBodies(str(tmp_path / "home" / "bodies.db"))
+    assert not bodies.has("0" * 64)
+    with pytest.raises(BodyMissing):
+        bodies.get("0" * 64)
+    bodies.put([])
+    assert not bodies.has("no hexadecimal")
+    bodies.close()
+    assert not (tmp_path / "home" / "bodies.db-wal").exists()
+
+
+def test_a_wrong_name_stores_nothing(bodies):
+    with pytest.raises(InvalidArgument, match="hashes to"):
+        bodies.put([named(b"good"), ("ab" * 32, b"bad")])
+    assert not bodies.has(named(b"good")[0])
+
+
+@pytest.mark.parametrize("damage", ["chunk altered", "chunk lost", "node lost", "chunk swapped"])
+def test_an_altered_body_is_noticed(bodies, damage):
+    data = next(iter(conversation(1))) + random.Random(4).randbytes(3000)
+    bodies.put([named(data)])
+    bodies.close()
+    db = sqlite3.connect(bodies.path)
+    statement = {
+        "chunk altered": "UPDATE chunks SET data = CAST(substr(data, 1, 99) || x'00' || substr(data, 101) AS BLOB)"
+        " WHERE id = 2",
+        "chunk lost": "DELETE FROM chunks WHERE id = 1",
+        "node lost": "DELETE FROM nodes WHERE parent IS NULL",
+        "chunk swapped": "UPDATE nodes SET chunk = 1 WHERE chunk = 2",
+    }[damage]
+    assert db.execute(statement).rowcount == 1
+    db.commit()
+    db.close()
+    with pytest.raises(Corrupt) as caught:
+        bodies.get(named(data)[0])
+    assert caught.value.expected == named(data)[0]
+
+
+def test_a_file_that_is_no_database_is_named(bodies):
+    Path(bodies.path).parent.mkdir()
+    Path(bodies.path).write_bytes(b"no database at all" * 100)
+    for attempt in (lambda: bodies.put([named(b"x")]), lambda: bodies.has("0" * 64), lambda: bodies.get("0" * 64)):
+        with pytest.raises(Corrupt, match="Restore it"):
+            attempt()
+
+
+def test_a_newer_format_is_refused(bodies):
+    bodies.put([named(b"x")])
+    bodies.close()
+    db = sqlite3.connect(bodies.path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(UnsupportedFormat) as caught:
+        bodies.get(named(b"x")[0])
+    assert caught.value.found == "99"
+
+
+def test_a_full_disk_is_a_store_error_and_nothing_is_lost(bodies):
+    bodies.put([named(b"before")])
+    (pages,) = bodies._db.execute("PRAGMA page_count").fetchone()
+    bodies._db.execute(f"PRAGMA max_page_count = {pages}")
+    big = named(random.Random(5).randbytes(100_000))
+    with pytest.raises(StoreError) as caught:
+        bodies.put([big])
+    assert caught.value.errno == errno.ENOSPC
+    assert bodies.get(named(b"before")[0]) == b"before"
+    bodies._db.execute("PRAGMA max_page_count = 1000000")
+    bodies.put([big])
+    assert bodies.get(big[0]) == big[1]
+
+
+def test_a_busy_database_is_named(bodies, monkeypatch):
+    monkeypatch.setattr("steplog.stores.bodies._BUSY_SECONDS", 0.05)
+    bodies.put([named(b"x")])
+    other = sqlite3.connect(bodies.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked") as caught:
+        bodies.put([named(b"y")])
+    assert caught.value.errno == errno.EBUSY
+    other.execute("ROLLBACK")
+    other.close()
+    bodies.put([named(b"y")])
+
+
+def test_the_file_and_its_directory_cannot_be_created(tmp_path):
+    for code in (errno.EACCES, errno.EROFS, errno.ENOSPC):
+        for operation in ("mkdir", "create", "sync_dir"):
+            fs = FaultyFS()
+            bodies = SqliteBodies(str(tmp_path / f"{code}{operation}" / "bodies.db"), fs=fs)
+            fs.fail(operation, errno=code)
+            with pytest.raises(StoreError) as caught:
+                bodies.put([named(b"x")])
+            assert caught.value.errno == code
+            bodies.put([named(b"x")])
+            assert bodies.get(named(b"x")[0]) == b"x"
+            bodies.close()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_what_is_durable_is_synced_with_the_transaction(bodies, sync):
+    bodies.put([named(b"x")], sync=sync)
+    assert bodies._db.execute("PRAGMA synchronous").fetchone() == ((2,) if sync else (1,))
+    bodies.put([named(b"y")], sync=True)
+    assert bodies._db.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_body_put_without_sync_is_synced_when_it_is_put_again(bodies):
+    statements = []
+    bodies.put([named(b"x")], sync=False)
+    bodies._db.set_trace_callback(statements.append)
+    bodies.put([named(b"x")], sync=True)
+    bodies.put([named(b"x")], sync=True)
+    assert [text for text in statements if "checkpoint" in text] == ["PRAGMA wal_checkpoint(PASSIVE)"]
+
+
+def test_level_process_does_not_wait_for_the_disk(tmp_path):
+    bodies = SqliteBodies(str(tmp_path / "bodies.db"), durability="process")
+    bodies.put([named(b"x")], sync=True)
+    assert bodies._db.execute("PRAGMA synchronous").fetchone() == (1,)
+    bodies.close()
+
+
+def test_threads_share_the_store(bodies):
+    failures = []
+
+    def work(seed):
+        try:
+            for request in conversation(15, seed):
+                bodies.put([named(request)])
+                assert bodies.get(named(request)[0]) == request
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+WORK = """
+import sys
+from tests.stores.test_bodies import conversation, named
+from steplog.stores.bodies import SqliteBodies
+bodies = SqliteBodies(sys.argv[1])
+for request in conversation(40, int(sys.argv[2])):
+    bodies.put([named(request)])
+"""
+
+
+def test_processes_share_the_file(bodies):
+    """Four begin at once, on a file that none of them has created yet."""
+    command = [sys.executable, "-c", WORK, bodies.path]
+    processes = [subprocess.Popen([*command, str(seed)], env=environment()) for seed in range(4)]
+    assert [process.wait() for process in processes] == [0, 0, 0, 0]
+    for seed in range(4):
+        for request in conversation(40, seed):
+            assert bodies.get(named(request)[0]) == request
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_uses_a_connection_of_its_own(bodies):
+    bodies.put([named(b"parent")])
+    assert in_child(lambda: bodies.put([named(b"child")])) == ""
+    assert in_child(lambda: bodies.get(named(b"parent")[0])) == ""
+    bodies.put([named(b"after")])
+    assert [bodies.get(named(data)[0]) for data in (b"parent", b"child", b"after")] == [b"parent", b"child", b"after"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import threading
 import pytest
 
 import steplog
+from steplog._runtime import origin
 from steplog.errors import InvalidArgument, LogFailed, StoreError
 from steplog.testing import MemoryStore
 from tests.support.processes import environment
@@ -139,6 +141,29 @@ def test_run_created_says_what_an_incident_needs(state_of):
     assert created["durability"] == "durable"
     assert created["entry"]["cwd"] == os.getcwd()
     assert created["python"].startswith("3.")
+
+
+def test_the_revision_names_the_commit_and_notices_an_edit(tmp_path):
+    script = tmp_path / "repo" / "agents" / "agent.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("one")
+
+    def revision():
+        origin.revision.cache_clear()
+        return origin.revision(script)
+
+    alone = revision()
+    assert re.fullmatch(r"sha256:[0-9a-f]{16}", alone)
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.invalid", "-C", str(tmp_path / "repo")]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert revision() == f"git:{head} {alone}"
+    subprocess.run([*git, "pack-refs", "--all"], check=True)
+    assert revision() == f"git:{head} {alone}"
+    script.write_text("two")
+    assert revision().startswith(f"git:{head} sha256:")
+    assert revision() != f"git:{head} {alone}"
 
 
 @pytest.mark.parametrize("bad", ["", "../x", "a/b", "-x", ".x", "x" * 129, "a b", "ü", "a\n", None], ids=repr)

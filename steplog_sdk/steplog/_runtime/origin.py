@@ -50,30 +50,45 @@ def entry() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """Versions of the SDKs that are imported; nothing is imported to find out."""
+    """Versions of the SDKs, as far as they are known without importing anything."""
     versions = {}
     for name in ("openai", "anthropic", "httpx2", "httpx", "pydantic"):
-        version = getattr(sys.modules.get(name), "__version__", None)
+        version = getattr(sys.modules.get(name), "__version__", None) or _installed(name)
         if isinstance(version, str):
             versions[name] = version
     return versions
 
 
+def _installed(name: str) -> str | None:
+    # Under `steplog run` the run opens before the script imports its SDKs. `install()` has loaded the metadata module.
+    metadata = sys.modules.get("importlib.metadata")
+    if metadata is None:
+        return None
+    try:
+        version: str = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return version
+
+
 @lru_cache(maxsize=8)
 def revision(script: Path) -> str | None:
-    """The code's revision: `git:<commit>` of the repository around the script, else `sha256:<digest>` of the script.
+    """The code's revision: `sha256:<16 digits>` of the script, behind `git:<commit> ` where it lies in a repository.
 
-    The commit is read from the repository's files, since a process start would cost more than opening the run.
+    The digest shows an edit that is not committed. The commit is read from the repository's files, since a process
+    start would cost more than opening the run.
     """
-    for folder in script.parents:
-        head = folder / ".git" / "HEAD"
-        if head.is_file():
-            commit = _commit(folder / ".git", head.read_text(encoding="utf-8").strip())
-            return f"git:{commit}" if commit else None
     try:
-        return f"sha256:{hashlib.sha256(script.read_bytes()).hexdigest()}"
+        digest = f"sha256:{hashlib.sha256(script.read_bytes()).hexdigest()[:16]}"
+        commit = next((found for folder in script.parents if (found := _head(folder / ".git"))), None)
     except OSError:
         return None
+    return f"git:{commit} {digest}" if commit else digest
+
+
+def _head(git: Path) -> str | None:
+    head = git / "HEAD"
+    return _commit(git, head.read_text(encoding="utf-8").strip()) if head.is_file() else None
 
 
 def _commit(git: Path, head: str) -> str | None:

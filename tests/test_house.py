@@ -168,7 +168,11 @@ def test_public_names_change_only_on_purpose():
     assert [name for name in PUBLIC if not hasattr(steplog, name)] == []
 
 
-ERRORS = [e for e in vars(errors).values() if inspect.isclass(e) and issubclass(e, BaseException)]
+ERRORS = [
+    kind
+    for name, kind in vars(errors).items()
+    if not name.startswith("_") and inspect.isclass(kind) and issubclass(kind, BaseException)
+]
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)

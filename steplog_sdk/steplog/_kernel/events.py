@@ -18,7 +18,6 @@ STEP_STARTED: Final = "step.started"
 STEP_FINISHED: Final = "step.finished"
 STEP_SKIPPED: Final = "step.skipped"
 STEP_RESOLVED: Final = "step.resolved"
-DRIFT_ACCEPTED: Final = "drift.accepted"
 LOG_RECOVERED: Final = "log.recovered"
 
 

@@ -1,0 +1,108 @@
+"""What the documentation says is so: its programs run, the tests and events that it names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from steplog import errors
+from steplog._cli.main import cli
+from steplog._kernel import events, fold
+from steplog.testing import LocalProvider, Reply
+from tests.support.processes import environment
+from tests.support.recorded import ROOT
+
+README = (ROOT / "README.md").read_text()
+FORMAT = (ROOT / "docs/log-format.md").read_text()
+GUARANTEES = (ROOT / "docs/guarantees.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def answer(hit) -> Reply:
+    message = {"role": "assistant", "content": "4200"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    body = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": hit.json["model"],
+        "choices": [choice],
+    }
+    return Reply.json(body)
+
+
+def test_the_example_of_the_readme_runs_and_a_second_run_only_reads_the_log(tmp_path):
+    (program,) = blocks(README, "python")
+    (tmp_path / "agent.py").write_text(program)
+    assert len([line for line in program.splitlines() if line.strip()]) <= 20
+    with LocalProvider(handler=answer) as provider:
+        variables = environment(OPENAI_BASE_URL=f"{provider.url}/v1", OPENAI_API_KEY="none")
+        for expected in ("mail to ada@example.com\n", ""):
+            done = subprocess.run(
+                [sys.executable, "agent.py"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True
+            )
+            assert done.stdout == expected + '{"refund_id": "re_ord_1001", "cents": 4200}\n'
+        assert len(provider.hits) == 1
+
+
+def test_the_commands_of_the_readme_exist():
+    named = set(re.findall(r"steplog (\w+) (?:last|agent\.py|refund-)|steplog (ls)", README))
+
+    assert {name for pair in named for name in pair if name} == set(cli.commands)
+
+
+@pytest.mark.parametrize("promise", [f"P{number}" for number in range(1, 12)])
+def test_every_promise_names_tests_that_exist(promise):
+    section = re.search(rf"^## {promise} .*?(?=^## |\Z)", GUARANTEES, re.MULTILINE | re.DOTALL)
+    assert section
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", section.group())
+    assert named
+    for file, test in named:
+        tree = ast.parse((ROOT / file).read_text())
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        assert test in {node.name for node in ast.walk(tree) if isinstance(node, functions)}, f"{file}::{test}"
+
+
+def test_every_event_type_is_documented_and_folded():
+    types = {
+        value for name, value in vars(events).items() if isinstance(value, str) and re.fullmatch(r"(run|step|log)\.\w+", value)
+    }
+    documented = set(re.findall(r"^\| `(\w+\.\w+)`", FORMAT, re.MULTILINE))
+
+    assert documented == types
+    assert set(fold._TRANSITIONS) <= types
+
+
+def test_every_reason_of_an_interrupt_is_in_its_list():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.Interrupt)]
+    listed = set(re.findall(r"`(\w+)`", re.search(r"reason: (.*?)\n", errors.Interrupt.__doc__).group(1)))
+
+    assert {kind.reason for kind in kinds if kind.reason} == listed
+
+
+def test_the_one_liners_of_the_log_format_work(tmp_path):
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    program = (
+        "import steplog\nsteplog.install(interceptors=[])\nwith steplog.run('r'): steplog.step('now', lambda: 2**70)"
+    )
+    variables = environment(STEPLOG_HOME=str(tmp_path / "home"))
+    subprocess.run([sys.executable, "-c", program], env=variables, check=True)
+    commands = re.findall(r"^    ((?:jq|grep) .*)$", FORMAT, re.MULTILINE)
+    assert len(commands) == 2
+
+    outputs = [
+        subprocess.run(["sh", "-c", command], cwd=tmp_path / "home/runs/r", capture_output=True, text=True, check=True)
+        for command in commands
+    ]
+
+    assert '"done"' in outputs[0].stdout
+    assert outputs[1].stdout == "now\n"

@@ -15,9 +15,11 @@ import openai
 import pytest
 
 import steplog
+from steplog import plugins
 from steplog.errors import DriftDetected, Interrupt, RunStopped
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Fault, Reply
+from steplog_interceptors import _collector
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
@@ -430,6 +432,25 @@ def test_a_refused_stream_is_recorded_whole(home, events, offline):
     assert last_step(events)["exchanges"][0]["body"]["json"]["error"]["message"] == "no such model"
 
 
+def test_nothing_is_written_from_inside_the_collector(home, monkeypatch):
+    make, open_, reply = SDKS["openai"]
+    finish, inside = plugins.Ticket.finish, []
+
+    def noting(self: Any, *args: Any, **kwargs: Any) -> None:
+        inside.append(_collector.collecting())
+        finish(self, *args, **kwargs)
+
+    monkeypatch.setattr(plugins.Ticket, "finish", noting)
+    with LocalProvider(handler=answers(reply)) as provider, steplog.run("r"):
+        stream = open_(make(provider.url))
+        next(stream)
+        del stream
+        gc.collect()
+        assert inside == []
+        list(open_(make(provider.url)))
+    assert inside == [False, False]
+
+
 def test_open_streams_do_not_pile_up(home):
     make, open_, reply = SDKS["openai"]
     with LocalProvider(handler=answers(reply)) as provider, steplog.run("r"):
@@ -439,4 +460,5 @@ def test_open_streams_do_not_pile_up(home):
         gc.collect()
         client.chat.completions.with_raw_response.create(**ASK)
         records = [o for o in gc.get_objects() if type(o).__name__ == "StreamRecord"]
-    assert [record for record in records if not record.over] == []
+        # Asked before the run closes, because that concludes the rest.
+        assert [record for record in records if not record.over] == []

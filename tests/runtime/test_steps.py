@@ -362,7 +362,9 @@ def test_a_coroutine_from_a_plain_function_is_refused(recwarn):
         steplog.step("f", lambda: fetch())  # noqa: PLW0108  # a plain function is the point
 
 
-@pytest.mark.parametrize("fn", [time.time, random.random, uuid.uuid4, dt.datetime.now, list], ids=repr)
+@pytest.mark.parametrize(
+    "fn", [time.time, random.random, uuid.uuid4, dt.datetime.now, list], ids=lambda fn: fn.__name__
+)
 def test_builtins_and_classes_give_local_values(fn):
     with steplog.run("r"):
         first = steplog.step("x", fn)

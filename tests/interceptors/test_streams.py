@@ -354,6 +354,21 @@ def test_a_cancelled_reader_leaves_the_step_open(sdk, home, events):
 
 
 @both_sdks
+def test_a_read_that_timed_out_leaves_the_step_open_although_the_stream_is_closed(sdk, home, events):
+    make, open_, reply = SDKS[sdk]
+    with LocalProvider(handler=answers(reply)) as provider:
+        provider.inject(Fault("hang", after=2))
+
+        async def use(stream: Any) -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(listed(stream.response.stream), 0.1)  # as a middleware reads it
+            await stream.close()
+
+        in_run(make, open_, use, provider.url, asynchronous=True)
+        assert not [event for event in events() if event["type"] == "step.finished"]
+
+
+@both_sdks
 def test_a_cancelled_call_leaves_the_step_open(sdk, home, events):
     make, open_, reply = SDKS[sdk]
     with LocalProvider(handler=answers(reply)) as provider:

@@ -35,6 +35,7 @@ class LogicalCall:
 
     Attributes:
         sdk: the SDK that makes it.
+        origin: the client and the options object that it was made with, by which it recognises itself.
         net: it is a bare send that no scope announced.
         ticket: the step, once the first request is known.
         passing: no run is open here; nothing is recorded.
@@ -46,8 +47,9 @@ class LogicalCall:
         exchanges: those that have ended.
     """
 
-    def __init__(self, sdk: Sdk = UNKNOWN, *, net: bool = False) -> None:
+    def __init__(self, sdk: Sdk = UNKNOWN, origin: tuple[Any, Any] = (None, None), *, net: bool = False) -> None:
         self.sdk = sdk
+        self.origin = origin
         self.net = net
         self.ticket: plugins.Ticket | None = None
         self.passing = False

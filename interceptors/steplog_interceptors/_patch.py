@@ -97,7 +97,7 @@ class Patches:
     def _imported(self, name: str, module: ModuleType) -> None:
         with self._lock:
             hook = self._waiting.get(name)
-            if self._installed and hook is not None:
+            if hook is not None:
                 hook(module)
 
     def uninstall(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from steplog import plugins
 from steplog.errors import NotInRun
-from steplog_interceptors._call import CURRENT, LogicalCall, Refused, current
+from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
 from steplog_interceptors._patch import Patch, Patches, Wrapper
 from steplog_interceptors._sdk import Sdk
 from steplog_interceptors._stream import StreamRecord
@@ -58,9 +58,9 @@ def _family(cls: type) -> list[type]:
 def _sync(sdk: Sdk) -> Wrapper:
     def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         def request(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not patch.on or current() is not None:
+            if not patch.on or _is_part(self, args, kwargs):
                 return original(self, *args, **kwargs)
-            scope = _Scope(LogicalCall(sdk))
+            scope = _Scope(LogicalCall(sdk, (self, _options(args, kwargs))))
             try:
                 with scope:
                     result = original(self, *args, **kwargs)
@@ -79,9 +79,9 @@ def _sync(sdk: Sdk) -> Wrapper:
 def _async(sdk: Sdk) -> Wrapper:
     def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         async def request(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not patch.on or current() is not None:
+            if not patch.on or _is_part(self, args, kwargs):
                 return await original(self, *args, **kwargs)
-            scope = _Scope(LogicalCall(sdk))
+            scope = _Scope(LogicalCall(sdk, (self, _options(args, kwargs))))
             try:
                 with scope:
                     result = await original(self, *args, **kwargs)
@@ -95,6 +95,21 @@ def _async(sdk: Sdk) -> Wrapper:
         return request
 
     return wrap
+
+
+def _options(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return kwargs["options"] if "options" in kwargs else args[1] if len(args) > 1 else None
+
+
+def _is_part(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this is the call that is open already, on its way from a subclass's `request` to the one it overrides.
+
+    Another call that is made meanwhile, such as one that fetches a key, is a step of its own.
+    """
+    outer = current()
+    if outer is None or outer is PASSING:
+        return outer is PASSING
+    return outer.origin[0] is client and outer.origin[1] is _options(args, kwargs)
 
 
 class _Scope:

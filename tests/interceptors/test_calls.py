@@ -298,6 +298,21 @@ def test_what_the_log_says_about_a_model_call(home, events):
     )
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_returned_response_says_how_long_the_recorded_one_took(stream, home, offline):
+    def program() -> float:
+        with steplog.run("r"):
+            raw = openai_client(provider.url).chat.completions.with_raw_response.create(stream=stream, **ASK)
+            if stream:
+                list(raw.parse())
+            return raw.elapsed.total_seconds()
+
+    with LocalProvider(handler=answers(SSE_CHAT if stream else chat())) as provider:
+        assert program() > 0
+        offline(provider)
+        assert program() > 0
+
+
 def test_beta_features_that_a_call_asks_for_are_named(home, events):
     with LocalProvider(handler=answers(message())) as provider, steplog.run("r"):
         anthropic_client(provider.url).beta.messages.create(betas=["one-beta", "two-beta"], **ASK_CLAUDE)

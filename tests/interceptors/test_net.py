@@ -128,6 +128,60 @@ def test_a_subclass_that_brought_its_own_request_before_install_is_one_step_a_ca
 
 
 @both_colours
+def test_a_subclass_that_calls_what_it_overrides_is_one_step_a_call(asynchronous, home, events):
+    base = openai.AsyncOpenAI if asynchronous else openai.OpenAI
+
+    class Counted(base):
+        def request(self, *args: Any, **kwargs: Any) -> Any:
+            return super().request(*args, **kwargs)
+
+    from steplog_interceptors.openai import interceptor
+
+    interceptor.uninstall()
+    interceptor.install()  # now both the subclass's method and the one that it calls are patched
+
+    async def body() -> None:
+        client = Counted(base_url=provider.url + "/v1", api_key="x", max_retries=1)
+        async with steplog.run("r"):
+            await settled(client.chat.completions.create(**ASK))
+        await settled(client.close())
+
+    with LocalProvider(handler=answers(rate_limited(), chat())) as provider:
+        perform(body)
+    assert [len(event["data"]["exchanges"]) for event in events() if event["type"] == "step.finished"] == [2]
+
+
+@both_colours
+def test_a_call_that_is_made_inside_another_is_a_step_of_its_own(asynchronous, home, offline, events):
+    def program() -> Any:
+        def fetch_key() -> str:
+            return openai_client(provider.url).models.retrieve("key-holder").id
+
+        async def fetch_key_async() -> str:
+            return fetch_key()
+
+        async def body() -> Any:
+            key = fetch_key_async if asynchronous else fetch_key
+            client = openai_client(provider.url, asynchronous=asynchronous, api_key=key)
+            async with steplog.run("r"):
+                answer = describe(await settled(client.chat.completions.create(**ASK)))
+            await settled(client.close())
+            return answer
+
+        return perform(body)
+
+    def handler(hit: Hit) -> Reply:
+        return Reply.json({"id": "the-key", "object": "model"} if hit.method == "GET" else chat())
+
+    with LocalProvider(handler=handler) as provider:
+        live = program()
+        offline(provider)
+        assert program() == live
+    paths = [event["data"]["request"]["path"] for event in events() if event["type"] == "step.started"]
+    assert paths == ["/v1/models/key-holder", "/v1/chat/completions"]
+
+
+@both_colours
 def test_credential_traffic_inside_a_call_is_neither_recorded_nor_replayed(asynchronous, home, offline, events):
     http = http_of(openai)
     tokens: list[str] = []

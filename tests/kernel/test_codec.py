@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import json
 import pathlib
 import subprocess
 import sys
+import threading
 import types
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 
@@ -89,6 +91,7 @@ ODD = {
     "astral": "\U0001f600",
     "combining": "e\u0301",
     "keys of all kinds": {1: "int", "1": "str", None: 0, 1.5: 0, (1, 2): 0, b"k": 0, "\ud800": 0},
+    "surrogate key": {"a": 1, "\ud800": 2},
     "marked dict": {"$steplog": "tuple", "v": [1]},
     "marked twice": {"$steplog": {"$steplog": 1}},
     "bytes": b"\x00\xff",
@@ -103,6 +106,12 @@ def test_what_encoders_disagree_about_is_exact(value):
     assert same(through(value), value)
     spellings = {canonical(json.loads(json.dumps(tree))), canonical(orjson.loads(orjson.dumps(tree))), canonical(tree)}
     assert len(spellings) == 1
+
+
+def test_an_int_that_other_tools_would_round_is_written_as_text():
+    assert encode([2**53 - 1, -(2**53) + 1]) == [2**53 - 1, -(2**53) + 1]
+    assert encode(2**53) == {"$steplog": "int", "v": "9007199254740992"}
+    assert encode(-(2**53)) == {"$steplog": "int", "v": "-9007199254740992"}
 
 
 class Text(str):
@@ -279,6 +288,27 @@ def test_a_dataclass_keeps_attributes_that_are_no_fields_and_runs_no_code():
     back = through(value)
     assert back.calls == [1, 7]
     assert through(Lazy.Inner()) == Lazy.Inner()
+
+
+@dataclasses.dataclass
+class Slow:
+    a: int
+
+    @functools.cached_property
+    def handle(self) -> Any:
+        return threading.Lock()
+
+
+def test_what_a_class_computes_and_caches_is_not_recorded():
+    value = Slow(1)
+    assert value.handle is value.handle
+    assert encode(value)["v"] == {"a": 1}
+    assert through(value).handle.acquire()
+
+
+def test_an_attribute_name_that_utf8_cannot_write_is_refused():
+    with pytest.raises(EncodeError, match=r"attribute called '.udc00'"):
+        encode(Open.model_construct(**{"\udc00": 1}))
 
 
 def renamed(tree: dict[str, Any], cls: type) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Final, Literal
 
@@ -119,11 +119,11 @@ class FileStore:
             raise failure(error, run_id, "take the run", directory, "Nothing was written.") from error
         try:
             return self._open_locked(run_id, path, lock)
-        except OSError as error:
-            lock.release()
-            raise failure(error, run_id, "open the log", path, "No event was written.") from error
-        except BaseException:
-            lock.release()
+        except BaseException as error:
+            with suppress(OSError):  # closing may fail too; the first error says why
+                lock.release()
+            if isinstance(error, OSError):
+                raise failure(error, run_id, "open the log", path, "No event was written.") from error
             raise
 
     def _open_locked(self, run_id: str, path: str, lock: RunLock) -> FileWriter:

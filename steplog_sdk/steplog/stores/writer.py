@@ -175,13 +175,14 @@ class FileWriter:
         log = self._log
         try:
             status = log.fs.stat(log.path)
+            locked = log.lock.is_in_place()
         except (FileNotFoundError, NotADirectoryError):
             raise self._lose("its log was moved or deleted") from None
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
         if identify(status) != self._identity:
             raise self._lose("another file has taken the place of its log")
-        if not log.lock.is_in_place():
+        if not locked:
             raise self._lose("its lock file was moved or deleted")
         return status.st_size
 

@@ -14,6 +14,8 @@ from typing import Any, Final, Protocol
 
 import wrapt
 
+from steplog import plugins
+
 _MARK: Final = "__steplog_patch__"
 
 
@@ -88,7 +90,7 @@ class Patches:
 
         module = sys.modules.get(name)
         if module is not None and not _being_imported(module):
-            self._waiting[name](module)
+            _run(self._waiting[name], module)
         if name not in self._hooked:
             # A post-import hook cannot be taken back, so it is registered once and asks what is wanted when it runs.
             self._hooked.add(name)
@@ -98,7 +100,7 @@ class Patches:
         with self._lock:
             hook = self._waiting.get(name)
             if hook is not None:
-                hook(module)
+                _run(hook, module)
 
     def uninstall(self) -> None:
         """Take everything back, in reverse order."""
@@ -118,6 +120,19 @@ class Patches:
 
     def __iter__(self) -> Any:
         return iter(tuple(self._applied))
+
+
+def _run(hook: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Run a hook; one that does not find what it patches must not break the program's `import`."""
+    try:
+        hook(module)
+    except AttributeError as missing:
+        plugins.log.warning(
+            "steplog cannot record calls through the module %s (%s): %s. If the file is your own and only shares the "
+            "name, nothing is lost. If it is the library, this release of steplog does not know it yet: "
+            "pip install -U steplog",
+            *(module.__name__, getattr(module, "__file__", None) or "no file", missing),
+        )
 
 
 def _is_ours(function: Any) -> bool:

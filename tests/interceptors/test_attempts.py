@@ -164,6 +164,30 @@ def test_fewer_allowed_retries_than_recorded_halt_instead_of_failing_silently(ho
     assert "max_retries" in str(stopped.value.__cause__)
 
 
+def test_an_attempt_that_asks_for_something_else_is_told_from_the_first(home, offline, events):
+    class Fallback(openai.OpenAI):
+        """Asks another model when it tries again."""
+
+        def _prepare_options(self, options: Any) -> Any:
+            options.json_data = {**options.json_data, "model": self.models.pop(0)}
+            return options
+
+    def program(*models: str) -> Any:
+        with steplog.run("r"), Fallback(base_url=provider.url + "/v1", api_key="x", max_retries=1) as client:
+            client.models = list(models)
+            return client.chat.completions.create(**ASK)
+
+    with LocalProvider(handler=answers(rate_limited(), chat())) as provider:
+        live = program("one", "two")
+        assert [hit.json["model"] for hit in provider.hits] == ["one", "two"]
+        offline(provider)
+        assert program("one", "two") == live
+        with pytest.raises(RunStopped) as stopped:
+            program("one", "three")
+    assert isinstance(stopped.value.__cause__, DriftDetected)
+    assert [("request" in exchange) for exchange in events()[3]["data"]["exchanges"]] == [False, True]
+
+
 def test_a_failure_that_ended_the_run_is_tried_again(home):
     with LocalProvider(handler=answers(rate_limited(), chat("at last"))) as provider:
         client = openai_client(provider.url)

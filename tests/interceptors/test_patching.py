@@ -177,6 +177,21 @@ def test_an_sdk_that_is_imported_after_uninstall_is_left_alone():
     assert out == "False"
 
 
+@pytest.mark.parametrize("name", ["httpx", "httpx2", "openai._base_client"])
+def test_a_module_of_another_shape_is_named_and_can_be_imported(name, tmp_path):
+    folder = tmp_path.joinpath(*name.split(".")[:-1])
+    folder.mkdir(exist_ok=True)
+    (folder / "__init__.py").touch()
+    (folder / f"{name.rpartition('.')[2]}.py").write_text("MINE = 1")
+    out = run_python(
+        f"import logging, sys; sys.path.insert(0, {str(tmp_path)!r}); logging.basicConfig(stream=sys.stdout)\n"
+        "import steplog_interceptors.openai as o\n"
+        f"o.interceptor.install()\nimport {name}\nprint({name}.MINE)"
+    )
+    assert f"WARNING:steplog:steplog cannot record calls through the module {name} " in out
+    assert out.endswith("1")
+
+
 @pytest.mark.skipif(HTTP.__name__ != "httpx2", reason="only httpx2 can stand in for httpx")
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_httpx_as_an_alias_of_httpx2_is_patched_once(order):

@@ -8,7 +8,9 @@ import datetime as dt
 import decimal
 import enum
 import inspect
+import json
 import random
+import sqlite3
 import time
 import typing
 import uuid
@@ -17,6 +19,8 @@ import pydantic
 import pytest
 
 import steplog
+from steplog._kernel.fold import fold
+from steplog._runtime.pack import body_names
 from steplog._runtime.resolve import resolve
 from steplog.stores.files import FileStore
 
@@ -464,3 +468,32 @@ def test_a_result_that_lost_a_secret_says_so_and_is_not_returned_without_it(home
     assert caught.value.reason == "unreplayable"
     assert calls == ["safe", "unsafe", "safe"]
     assert all(secret.encode() not in file.read_bytes() for file in home.rglob("*") if file.is_file())
+
+
+def test_secrets_of_the_environment_are_in_no_file(home, monkeypatch):
+    secret = 'hunter2"with\nquotes'
+    monkeypatch.setenv("SHOP_PASSWORD", secret)
+    monkeypatch.setattr("sys.argv", ["agent.py", f"--password={secret}"])
+
+    @steplog.step(mode="safe")
+    def login(password, filler=""):
+        raise PermissionError(f"{password} is wrong {filler}")
+
+    with pytest.raises(PermissionError), steplog.run("r", goal=f"log in with {secret}"):
+        steplog.step("v", lambda: secret)
+        steplog.step("w", lambda: [secret, "x" * 5000])
+        login(secret, filler="y" * 5000)
+
+    spellings = [secret.encode(), json.dumps(secret)[1:-1].encode()]
+    FileStore(str(home)).bodies.close()
+    for file in home.rglob("*"):
+        if file.is_file():
+            assert not any(spelling in file.read_bytes() for spelling in spellings), file
+    with sqlite3.connect(home / "bodies.db") as db:
+        assert db.execute("select count(*) from bodies").fetchone()[0] >= 2
+    db.close()
+    bodies = FileStore(str(home)).bodies
+    state = fold(FileStore(str(home)).read("r").events)
+    for step in state.steps.values():
+        for name in body_names({"started": step.started, "finished": step.finished}):
+            assert not any(spelling in bodies.get(name) for spelling in spellings)

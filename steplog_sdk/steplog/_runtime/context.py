@@ -74,15 +74,20 @@ def advance(recorder: Recorder, scope: str, step: str) -> None:
         FRAME.set(Frame(recorder, scope, step, owner()))
 
 
-@contextmanager
-def inside(recorder: Recorder, scope: str) -> Iterator[None]:
+class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
     """The scope of a step, for the code that is the step's effect."""
-    outer = FRAME.get()
-    FRAME.set(Frame(recorder, scope, None, owner()))
-    try:
-        yield
-    finally:
-        FRAME.set(outer)
+
+    __slots__ = ("_frame", "_outer")
+
+    def __init__(self, recorder: Recorder, scope: str) -> None:
+        self._frame = Frame(recorder, scope, None, owner())
+
+    def __enter__(self) -> None:
+        self._outer = FRAME.get()
+        FRAME.set(self._frame)
+
+    def __exit__(self, *_: object) -> None:
+        FRAME.set(self._outer)
 
 
 @contextmanager

@@ -228,7 +228,7 @@ class SqliteBodies:
             )
         if version < _VERSION:
             db.execute("PRAGMA page_size = 2048")
-            _enter_wal(db)
+            db.execute("PRAGMA journal_mode = WAL")
             with self._transaction(db, sync=self._durable):
                 for statement in _SCHEMA:
                     db.execute(statement)
@@ -287,26 +287,25 @@ def _checked(name: str, data: bytes) -> list[Prefix]:
 
 
 def _pack(raw: bytes, before: bytes) -> bytes:
-    """Compress a chunk, with what comes before it in its block as dictionary; a first byte says whether that helped."""
+    """Compress a chunk, with what comes before it in its block as dictionary; random bytes grow by a few bytes."""
     import zstandard as zstd
 
-    dictionary = zstd.ZstdCompressionDict(before[-_WINDOW:], dict_type=zstd.DICT_TYPE_RAWCONTENT) if before else None
+    window = before[-_WINDOW:]
+    dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
     parameters = zstd.ZstdCompressionParameters.from_level(
-        _LEVEL, source_size=len(raw), dict_size=len(before[-_WINDOW:]), format=zstd.FORMAT_ZSTD1_MAGICLESS
+        _LEVEL, source_size=len(raw), dict_size=len(window), format=zstd.FORMAT_ZSTD1_MAGICLESS
     )
-    packed = zstd.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(raw)
-    return b"\1" + packed if len(packed) < len(raw) else b"\0" + raw
+    return zstd.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(raw)
 
 
 def _unpack(packed: bytes, before: bytes) -> bytes:
     import zstandard as zstd
 
-    if packed[:1] == b"\0":
-        return packed[1:]
-    dictionary = zstd.ZstdCompressionDict(before[-_WINDOW:], dict_type=zstd.DICT_TYPE_RAWCONTENT) if before else None
+    window = before[-_WINDOW:]
+    dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
     unpacker = zstd.ZstdDecompressor(dict_data=dictionary, format=zstd.FORMAT_ZSTD1_MAGICLESS)
     try:
-        return unpacker.decompress(packed[1:], max_output_size=MOST)
+        return unpacker.decompress(packed, max_output_size=MOST)
     except zstd.ZstdError:
         return b""  # the body that needs it fails its hash
 
@@ -331,21 +330,6 @@ def _join(db: sqlite3.Connection, chunks: Iterable[int]) -> bytes:
             blocks[number] = _read_block(db, number)
         parts.append(blocks[number].get(chunk, b""))
     return b"".join(parts)
-
-
-def _enter_wal(db: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging, which SQLite refuses at once, without its busy timeout, while others are at it."""
-    import sqlite3
-
-    deadline = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
 
 
 def _explain(error: sqlite3.Error, action: str, path: str) -> StoreError:

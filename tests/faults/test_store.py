@@ -227,7 +227,7 @@ def test_power_may_fail_before_any_call(homes):
         scenario = Scenario(home, fs, pad=PAGE // 2)
         fs.stop(nth=nth)
         try:
-            scenario.run(BATCHES[:3])
+            scenario.run(BATCHES[:2])
         except PowerFailure:
             pass
         else:
@@ -246,7 +246,7 @@ def test_power_may_fail_before_any_call(homes):
                 )
                 check_after_power_loss(scenario, wanted, pages)
         release(scenario)
-    assert nth > 30
+    assert nth > 20
 
 
 def pages_of(store, acknowledged, tried):

@@ -256,6 +256,11 @@ def test_two_writers_are_named_by_their_epochs():
     assert len(found.events) == 4
 
 
+def test_a_line_that_follows_the_seal_but_not_the_number_breaks_the_chain():
+    found = scan(LINES[0] + seal(body(seq=2, prev=WHOLE[0].h)), "r")
+    assert (found.verdict, len(found.events)) == ("conflict", 1)
+
+
 def test_an_epoch_never_goes_back():
     chain = Chain("r", WHOLE[:3])
     chain.epoch = 2

@@ -156,6 +156,29 @@ def test_a_put_is_all_or_nothing(bodies, monkeypatch):
     assert [bodies.get(name) for name, _ in (good, bad, *later)] == [data for _, data in (good, bad, *later)]
 
 
+def test_a_failed_put_leaves_no_memory_of_its_chunks(bodies, monkeypatch):
+    """The next chunk is compressed with those before it, which are what the file holds, not what was tried."""
+    monkeypatch.setattr(bodies, "_add", lambda db, *_: bodies._add_chunk(db, b"never stored " * 50) and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bodies.put([named(b"x")])
+    monkeypatch.undo()
+    other = SqliteBodies(bodies.path)
+    other.put([named(b"another first chunk " * 50)])
+    other.close()
+    bodies.put([named(b"never stored, another second chunk " * 50)])
+    other.close()
+    assert other.get(named(b"never stored, another second chunk " * 50)[0])
+
+
+def test_the_cost_of_a_turn_is_the_turn(bodies):
+    requests = [named(request) for request in conversation(100)]
+    bodies.put(requests[:-1])
+    statements = []
+    bodies._db.set_trace_callback(statements.append)
+    bodies.put(requests[-1:])
+    assert len(statements) < 40
+
+
 def test_reading_creates_nothing(tmp_path):
     bodies = SqliteBodies(str(tmp_path / "home" / "bodies.db"))
     assert not bodies.has("0" * 64)
@@ -320,6 +343,8 @@ def test_processes_share_the_file(bodies):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_a_connection_of_its_own(bodies):
     bodies.put([named(b"parent")])
+    assert bodies._db is not None
+    assert in_child(lambda: 1 / 0 if bodies._db else None) == "", "a connection crossed the fork"
     assert in_child(lambda: bodies.put([named(b"child")])) == ""
     assert in_child(lambda: bodies.get(named(b"parent")[0])) == ""
     bodies.put([named(b"after")])

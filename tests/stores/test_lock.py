@@ -30,6 +30,16 @@ print("held", flush=True)
 sys.stdin.read()
 """
 
+FORK = """
+import os, sys
+from steplog.stores.files import FileStore
+writer = FileStore(sys.argv[1]).open("r")
+child = os.fork()
+if child:
+    print("forked", flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -104,26 +114,41 @@ def test_a_lock_file_that_says_nothing_still_locks(store):
     writer.close()
 
 
+class SlowLock(FS):
+    """Refuses a few times, as while another process asks who holds the run."""
+
+    def __init__(self, refusals):
+        self.refusals = refusals
+
+    def flock(self, fd, *, shared=False):
+        self.refusals -= 1
+        return self.refusals < 0 and super().flock(fd, shared=shared)
+
+
 def test_asking_who_holds_a_run_never_keeps_a_writer_out(store):
-    """Many threads ask, each taking the shared lock for a moment, while the run is opened again and again."""
+    path = str(Path(store.home).parent / "lock")
+    lock = acquire(SlowLock(3), path, "r")
+    lock.release()
+    with Path(path).open() as file:
+        assert FS().flock(file.fileno(), shared=True)
+        assert holder(path) is None, "two who ask do not meet"
+
+
+class BlindLock(FS):
+    """Grants every lock, as file systems do that map `flock` to record locks, which a process has only once."""
+
+    def flock(self, fd, *, shared=False):
+        return True
+
+
+def test_a_process_refuses_itself_even_where_the_system_would_not(store):
+    store = FileStore(store.home, fs=BlindLock())
+    writer = store.open("r")
+    with pytest.raises(RunBusy, match="already open in this process"):
+        store.open("r")
+    assert store.holder("r").pid == os.getpid()
+    writer.close()
     store.open("r").close()
-    over = threading.Event()
-    lock = os.path.join(os.path.dirname(store.path_of("r")), "events.lock")
-
-    def ask():
-        while not over.wait(0.0005):
-            holder(lock)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(200):
-            acquire(FS(), lock, "r").release()
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_threads_that_open_at_once_get_one_writer(store):
@@ -173,6 +198,33 @@ class TestFork:
         assert in_child(lambda: store.open("r")) == "RunBusy"
         assert len(store.read("child").events) == 1
         fill(writer, Chain("r"))
+        writer.close()
+
+    def test_a_living_child_does_not_keep_a_dead_parents_run(self, store):
+        program = subprocess.Popen(
+            [sys.executable, "-c", FORK, store.home], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+        )
+        with program:
+            assert program.stdout.readline() == b"forked\n"
+            with pytest.raises(RunBusy):
+                store.open("r")
+            program.kill()
+            program.wait()
+            store.open("r").close()
+            program.stdin.close()  # ends the child
+
+    def test_threads_of_a_child_open_runs(self, store):
+        writer = store.open("r")
+
+        def work():
+            threads = [threading.Thread(target=lambda n=n: store.open(f"c{n}").close(), daemon=True) for n in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+            assert not any(thread.is_alive() for thread in threads)
+
+        assert in_child(work) == ""
         writer.close()
 
     def test_a_child_of_a_busy_process_is_not_stuck(self, store):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from steplog._kernel.line import MAX_BATCH, Chain
-from steplog.errors import StoreError
+from steplog.errors import LeaseLost, StoreError
 from steplog.stores.files import FileStore
 from steplog.stores.fs import FS
 from steplog.testing import FaultyFS
@@ -170,11 +170,39 @@ def test_an_interrupted_append_leaves_neither_doubt_nor_duplicate(tmp_path, mome
     assert then != "writes something else" or events[2].type == "other"
 
 
+@pytest.mark.parametrize("moment", ["before write", "after write"])
+@pytest.mark.parametrize("stranger", ["behind it", "in its place"])
+def test_a_stranger_during_an_interruption_ends_the_lease(tmp_path, moment, stranger):
+    fs = InterruptingFS()
+    store = FileStore(tmp_path / "home", fs=fs)
+    chain = Chain("r")
+    writer = store.open("r")
+    fill(writer, chain)
+    lines = sealed(chain)
+    log = Path(store.path_of("r"))
+    before = log.read_bytes()
+    fs.armed = moment
+    with pytest.raises(Interrupted):
+        writer.append(lines, 1, sync=True)
+    theirs = log.read_bytes() + b"x" if stranger == "behind it" else before + b"theirs\n"
+    log.write_bytes(theirs)
+    for _ in range(2):
+        with pytest.raises(LeaseLost):
+            writer.append(lines, 1, sync=True)
+    assert log.read_bytes() == theirs
+    writer.close()
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timer")
 @pytest.mark.parametrize("durability, count", [("durable", 100), ("process", 1500)])
 def test_a_storm_of_interrupts_makes_no_gap_and_no_duplicate(tmp_path, durability, count):
+    armed = False  # a signal may be delivered late, when the append that it was meant for is over
+
     def interrupt(_signal, _frame):
-        raise Interrupted
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
 
     store = FileStore(tmp_path / "home", durability=durability)
     writer = store.open("r")
@@ -184,13 +212,14 @@ def test_a_storm_of_interrupts_makes_no_gap_and_no_duplicate(tmp_path, durabilit
     try:
         for first in range(count):
             lines = sealed(chain)
-            delay = 0.00001 * (1 + first % 9)
+            delay = 0.000001 * (1 + first % 20)
             while True:
                 delay *= 1.5  # a sync may take longer than any fixed delay
                 try:
+                    armed = True
                     signal.setitimer(signal.ITIMER_REAL, delay)
                     writer.append(lines, first, sync=True)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    armed = False
                 except Interrupted:
                     interrupts += 1
                 else:

@@ -213,6 +213,13 @@ class TestFork:
             store.open("r").close()
             program.stdin.close()  # ends the child
 
+    def test_a_closed_run_is_free_before_the_child_has_closed_its_copy(self, store):
+        writer = store.open("r")
+        copy = os.dup(writer._log.lock._fds[-1])  # what a child has between the fork and its first instruction
+        writer.close()
+        store.open("r").close()
+        os.close(copy)
+
     def test_threads_of_a_child_open_runs(self, store):
         writer = store.open("r")
 

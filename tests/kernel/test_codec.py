@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import types
+import zoneinfo
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 
 import orjson
@@ -96,6 +97,9 @@ ODD = {
     "marked twice": {"$steplog": {"$steplog": 1}},
     "bytes": b"\x00\xff",
     "text bytes": b"plain",
+    "offset of a microsecond": dt.time(tzinfo=dt.timezone(dt.timedelta(microseconds=1))),
+    "fold": dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
+    "named offset": dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(0), "GMT")),
     "a million characters": "x" * 1_000_000,
 }
 

@@ -135,6 +135,7 @@ ORDINARY = [
     str(uuid.UUID(int=2**127 + 12345)) + " s_" + fake(26, "abc234") + " sha256:" + fake(64, "0a1b2c3d"),
     "sk-fake-key sk-1234 hf_hub_download gsk_ AKIA AIza ghp_ xoxb-token eyJ eyJhbGciOi task_live_streaming_session",
     "eyJ" + fake(400) + "==",
+    "AKIA" + fake(16, "ABCD2345") + "abc/def+ghi== and hf_" + fake(34) + "/more+base64==",
     "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 40).decode(),
     "-_" * 30 + "sk-" + "-" * 40,
     json.dumps({"properties": {"password": {"type": "string"}, "api_key": {"type": "string"}}}),

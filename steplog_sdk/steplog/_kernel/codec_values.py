@@ -29,7 +29,13 @@ class Row(NamedTuple):
 
 def _plain_zone(zone: Any) -> bool:
     """Whether ISO 8601 text alone restores the zone: none, or a `timezone` without a name of its own."""
-    return zone is None or (class_name(type(zone)) == "datetime.timezone" and len(zone.__getinitargs__()) == 1)
+    if zone is None:
+        return True
+    if class_name(type(zone)) != "datetime.timezone":
+        return False
+    offset, *name = zone.__getinitargs__()
+    # CPython reads an offset of some microseconds and no seconds as UTC.
+    return not name and offset.microseconds == 0
 
 
 def _clock_to(value: Any) -> Any:

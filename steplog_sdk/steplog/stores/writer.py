@@ -86,7 +86,7 @@ class FileWriter:
             self._settle(first_seq, data)
             if data and not self._is_repetition(first_seq, data):
                 self._check_next(first_seq)
-                self._check_place()
+                self._check_place(named=sync)
                 self._write(_Batch(self._last.end, first_seq, len(lines), data), lines)
             if sync:
                 self._sync()
@@ -170,6 +170,16 @@ class FileWriter:
                 path=self._log.path,
             )
 
+    def _size(self) -> int:
+        log = self._log
+        try:
+            status = log.fs.fstat(log.fd)
+        except OSError as error:
+            raise self._failure(error, "look at the log", "Nothing was written.") from error
+        if not status.st_nlink:
+            raise self._lose("its log was deleted")
+        return status.st_size
+
     def _check_identity(self) -> int:
         """Check that the path still names our file and that our lock is in place; return the file's size."""
         log = self._log
@@ -186,8 +196,13 @@ class FileWriter:
             raise self._lose("its lock file was moved or deleted")
         return status.st_size
 
-    def _check_place(self) -> None:
-        size = self._check_identity()
+    def _check_place(self, *, named: bool) -> None:
+        """Check that the log ends where we left it; with `named` also that its path and its lock are still ours.
+
+        Whoever takes the run over appends its claim, so the end alone tells. A log that was moved away whole does not
+        change its end; it is noticed at the next boundary, which is where somebody waits for the log.
+        """
+        size = self._check_identity() if named else self._size()
         if size != self._last.end:
             change = f"the log has {size} bytes where this writer left {self._last.end}"
             raise self._lose(f"somebody else wrote to its log ({change})")

@@ -198,6 +198,9 @@ def _started(state: RunState, event: Event) -> None:
         )
         state.followers.setdefault((scope, after), []).append(step_id)
     else:
+        if step_id in state.retry:
+            # What the program did next, it did because this step had failed. It may take another way now.
+            state.followers.pop((known.scope, step_id), None)
         known.mode = data.get("mode", known.mode)
         known.status = RUNNING
         known.attempt = data.get("attempt", known.attempt + 1)

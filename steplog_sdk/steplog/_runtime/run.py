@@ -183,7 +183,7 @@ class Run:
         return error if isinstance(error, Interrupt) else None
 
     def _record_end(self, recorder: Recorder, error: BaseException | None) -> Entry:
-        type_, data = self._end(error)
+        type_, data = self._end(recorder, error)
         unplayed = recorder.unplayed()
         if type_ == ev.RUN_ENDED and unplayed:
             data["unplayed"] = len(unplayed)
@@ -191,7 +191,7 @@ class Run:
             log.warning(message, self.run_id, len(unplayed), unplayed[0], self.run_id)
         return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
 
-    def _end(self, error: BaseException | None) -> tuple[str, dict[str, Any]]:
+    def _end(self, recorder: Recorder, error: BaseException | None) -> tuple[str, dict[str, Any]]:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             outcome, reason = self._outcome
             if outcome == "completed":
@@ -202,7 +202,12 @@ class Run:
         told = {"type": type(error).__name__, "message": str(error)[:2000]}
         if isinstance(error, (Exception, SystemExit)):
             reason = "exit" if isinstance(error, SystemExit) else "error"
-            return ev.RUN_ENDED, {"outcome": "failed", "reason": reason, "error": told, "retry": blamed(error)}
+            return ev.RUN_ENDED, {
+                "outcome": "failed",
+                "reason": reason,
+                "error": told,
+                "retry": blamed(error, recorder.journal.state.steps),
+            }
         # KeyboardInterrupt, CancelledError, GeneratorExit: somebody stopped the program, nothing in it failed.
         return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": told}
 

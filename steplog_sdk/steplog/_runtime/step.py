@@ -223,7 +223,7 @@ def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
 
 def _retried(ticket: Ticket, error: Exception) -> dict[str, Any]:
     # The step itself and the inner steps whose failure this is may run again, now or on resume.
-    return {"error": _error(error), "retry": [ticket.step, *blamed(error)]}
+    return {"error": _error(error), "retry": [ticket.step, *blamed(error, ticket.recorder.journal.state.steps)]}
 
 
 def _error(error: BaseException) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class World:
         os.close(fd)
 
 
-world: World
+world: Any = None  # a World, before the agent runs
 
 
 def result_of(label: str) -> str:

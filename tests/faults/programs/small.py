@@ -1,0 +1,288 @@
+"""Small agents as trees: what they do is decided by a generator, and printed when a test fails.
+
+Two interpreters play them, one for threads and one for tasks; each branch node changes the colour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import steplog
+from steplog._runtime.context import frame
+
+
+class Act(NamedTuple):
+    """A tool of this name and mode, which acts on the world."""
+
+    mode: str
+    label: str
+
+
+class Refuse(NamedTuple):
+    """An unsafe tool that acts and then raises `Declined`."""
+
+    label: str
+
+
+class Outage(NamedTuple):
+    """A safe tool that raises `Down` until somebody has seen the run fail; nobody handles that."""
+
+    label: str
+
+
+class Value(NamedTuple):
+    """A local value."""
+
+    label: str
+
+
+class Seq(NamedTuple):
+    """One after the other."""
+
+    parts: tuple[Any, ...]
+
+
+class Loop(NamedTuple):
+    """The same again and again."""
+
+    times: int
+    body: Any
+
+
+class Gather(NamedTuple):
+    """Asyncio tasks, all of which come to their end."""
+
+    parts: tuple[Any, ...]
+
+
+class Threads(NamedTuple):
+    """Workers of a thread pool, all of which come to their end."""
+
+    parts: tuple[Any, ...]
+
+
+class Nest(NamedTuple):
+    """A safe step around other steps."""
+
+    label: str
+    body: Any
+
+
+class Try(NamedTuple):
+    """A failure of the body that the program handles by doing something else."""
+
+    body: Any
+    handler: Any
+
+
+class Report(NamedTuple):
+    """An outage in the body that the program tells somebody of, before it fails with an error of its own."""
+
+    body: Any
+    note: Any
+
+
+class Finally(NamedTuple):
+    """Something that is done behind the body, whether or not it failed."""
+
+    body: Any
+    last: Any
+
+
+class Declined(Exception):
+    """What `Try` handles."""
+
+
+class Down(Exception):
+    """What nothing handles."""
+
+
+class World:
+    """What effects change: it outlives every process of the run.
+
+    Attributes:
+        ledger: step id and label of every effect, in order.
+        executed: how often each step was executed.
+        repaired: labels of the outages that are over.
+        haste: how long an effect takes: a function of how many there have been.
+    """
+
+    def __init__(self, haste: Callable[[int], float] = lambda _count: 0.0) -> None:
+        self.ledger: list[tuple[str, str]] = []
+        self.executed: Counter[str] = Counter()
+        self.repaired: set[str] = set()
+        self.failing: set[str] = set()
+        self.haste = haste
+        self._lock = threading.Lock()
+
+    def effect(self, label: str) -> str:
+        """Act; return what the receiver says."""
+        step = frame().scope  # type: ignore[union-attr]
+        with self._lock:
+            self.executed[step] += 1
+            self.ledger.append((step, label))
+            count = len(self.ledger)
+        time.sleep(self.haste(count))
+        return label
+
+    def outage(self, label: str) -> str:
+        """Act only where the outage is over."""
+        with self._lock:
+            self.executed[frame().scope] += 1  # type: ignore[union-attr]
+            if label not in self.repaired:
+                self.failing.add(label)
+                raise Down(label)
+        return label
+
+    def repair(self) -> None:
+        """Somebody has seen that the run failed."""
+        self.repaired |= self.failing
+
+
+world: Any = None  # a World, before a program is played
+bodies: dict[str, Any] = {}  # what a nested step plays: its argument, which the log must be able to hold, is the key
+
+
+@steplog.step
+def unsafe(label: str) -> str:
+    return world.effect(label)
+
+
+@steplog.step(mode="keyed")
+def keyed(label: str, *, idempotency_key: str) -> str:
+    assert idempotency_key.endswith(frame().scope)  # type: ignore[union-attr]
+    return world.effect(label)
+
+
+@steplog.step(mode="safe")
+def safe(label: str) -> str:
+    return world.effect(label)
+
+
+@steplog.step
+def refuse(label: str) -> str:
+    raise Declined(world.effect(label))
+
+
+@steplog.step(mode="safe")
+def outage(label: str) -> str:
+    return world.outage(label)
+
+
+@steplog.step(mode="safe")
+def nest(label: str, body: str) -> list[Any]:
+    return [label, play(bodies[body])]
+
+
+@steplog.step(name="unsafe")
+async def unsafe_async(label: str) -> str:
+    await asyncio.sleep(0)
+    return world.effect(label)
+
+
+@steplog.step(name="nest", mode="safe")
+async def nest_async(label: str, body: str) -> list[Any]:
+    return [label, await play_async(bodies[body])]
+
+
+TOOLS = {"unsafe": unsafe, "keyed": keyed, "safe": safe}
+
+
+def play(node: Any) -> Any:
+    """Play a program in this thread."""
+    match node:
+        case Seq(parts):
+            return [play(part) for part in parts]
+        case Loop(times, body):
+            return [play(body) for _ in range(times)]
+        case Gather(parts):
+            return asyncio.run(_gather([play_async(part) for part in parts]))
+        case Threads(parts):
+            with ThreadPoolExecutor(len(parts)) as pool:
+                futures = [pool.submit(play, part) for part in parts]
+            return [future.result() for future in futures]
+        case Nest(label, body):
+            return nest(label, _key(body))
+        case Try(body, handler):
+            try:
+                return play(body)
+            except (Declined, steplog.StepFailed) as declined:  # the latter when an operator says so
+                return [str(declined), play(handler)]
+        case Report(body, note):
+            try:
+                return play(body)
+            except Down as down:
+                play(note)
+                raise Down("reported") from (down if isinstance(note, Act) else None)
+        case Finally(body, last):
+            try:
+                return play(body)
+            finally:
+                play(last)
+    return _leaf(node)
+
+
+async def play_async(node: Any) -> Any:
+    """Play a program in this task."""
+    match node:
+        case Seq(parts):
+            return [await play_async(part) for part in parts]
+        case Loop(times, body):
+            return [await play_async(body) for _ in range(times)]
+        case Gather(parts):
+            return await _gather([play_async(part) for part in parts])
+        case Threads(parts):
+            return await _gather([asyncio.to_thread(play, part) for part in parts])
+        case Nest(label, body):
+            return await nest_async(label, _key(body))
+        case Try(body, handler):
+            try:
+                return await play_async(body)
+            except (Declined, steplog.StepFailed) as declined:  # the latter when an operator says so
+                return [str(declined), await play_async(handler)]
+        case Report(body, note):
+            try:
+                return await play_async(body)
+            except Down as down:
+                await play_async(note)
+                raise Down("reported") from (down if isinstance(note, Act) else None)
+        case Finally(body, last):
+            try:
+                return await play_async(body)
+            finally:
+                await play_async(last)
+        case Act("unsafe", label):
+            return await unsafe_async(label)
+    return _leaf(node)
+
+
+def _leaf(node: Any) -> str:
+    match node:
+        case Act(mode, label):
+            return TOOLS[mode](label)
+        case Refuse(label):
+            return refuse(label)
+        case Outage(label):
+            return outage(label)
+        case Value(label):
+            return steplog.step(label, lambda: f"value {label}")
+    raise TypeError(f"{node!r} is no part of a program")
+
+
+def _key(body: Any) -> str:
+    return bodies.setdefault(repr(body), body) and repr(body)
+
+
+async def _gather(branches: list[Any]) -> list[Any]:
+    # Every branch is waited for, so that what a program does never depends on who fails first.
+    results = await asyncio.gather(*branches, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -494,6 +494,21 @@ def test_a_parametrised_model_is_found_through_the_annotation():
     assert "Leaf" in {cls.__name__ for cls in classes_in(Page[Leaf]).values()}
 
 
+NESTED_PAGE = Page[Lazy.Inner]
+
+
+def test_a_parametrised_model_made_at_module_level_is_found_by_name():
+    assert NESTED_PAGE.__qualname__ == "Page[Lazy.Inner]"  # the dot inside must not be taken for a path
+    page = NESTED_PAGE(rows=[Lazy.Inner(3)])
+    assert same(through(page), page)
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "enum", "namedtuple", "pydantic"])
+def test_a_class_that_became_something_else_is_named(kind):
+    with pytest.raises(DecodeError, match=r"subprocess\.Popen is none now"):
+        decode({"$steplog": kind, "class": "subprocess:Popen", "v": {}})
+
+
 # --- registered codecs
 
 

@@ -6,13 +6,15 @@ and resumed. A step in doubt is settled as an operator does who looks into the l
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 import steplog
@@ -21,7 +23,20 @@ from steplog._runtime.resolve import resolve
 from steplog.stores.base import LogView
 from steplog.stores.memory import MemoryStore, MemoryWriter
 from tests.faults.programs import small
-from tests.faults.programs.small import Act, Finally, Gather, Loop, Nest, Outage, Refuse, Report, Seq, Threads, Try, Value
+from tests.faults.programs.small import (
+    Act,
+    Finally,
+    Gather,
+    Loop,
+    Nest,
+    Outage,
+    Refuse,
+    Report,
+    Seq,
+    Threads,
+    Try,
+    Value,
+)
 
 RUN = "small"
 
@@ -84,10 +99,10 @@ class MortalWriter(MemoryWriter):
 class Play:
     """A program, played to its end over as many processes as it takes."""
 
-    def __init__(self, program: Any, haste: Any = lambda _count: 0.0) -> None:
+    def __init__(self, program: Any, pauses: Sequence[float] = (0.0,)) -> None:
         self.program = program
         self.store = MortalStore()
-        self.world = small.World(haste)
+        self.world = small.World(pauses)
         self.crashes = 0
         self._frozen: dict[str, int] = {}
 
@@ -177,19 +192,99 @@ PROGRAMS = st.recursive(LEAVES, _compounds, max_leaves=7)
 CRASHES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=3)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-@given(program=PROGRAMS, moments=CRASHES)
-def test_crashes_change_nothing(program, moments):
+PAUSES = st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.003]), min_size=1, max_size=3)
+
+HANDLED_THEN_DOWN = Try(Seq((Value("a"), Refuse("b"))), Seq((Value("a"), Outage("a"))))
+REPORTED_THEN_ON = Seq((Report(Outage("a"), Act("unsafe", "b")), Act("unsafe", "a")))
+CLEANED_UP = Seq((Finally(Outage("a"), Act("unsafe", "b")), Value("a")))
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
+@given(program=PROGRAMS, moments=CRASHES, pauses=PAUSES)
+@example(program=HANDLED_THEN_DOWN, moments=[(0.0, False)], pauses=[0.0])
+@example(program=REPORTED_THEN_ON, moments=[(0.0, False)], pauses=[0.0])
+@example(program=CLEANED_UP, moments=[(0.5, True), (0.3, False)], pauses=[0.0])
+def test_crashes_change_nothing(program, moments, pauses):
     note(f"{program!r}")
     calm = Play(program)
     result = calm.to_the_end(iter(()))
     length = calm.state().seq + 1
     note(f"{length} events, crashes at {[(1 + int(at * length), before) for at, before in moments]}")
 
-    stormy = Play(program)
+    stormy = Play(program, pauses)
     answer = stormy.to_the_end((1 + int(at * length), before) for at, before in moments)
 
     assert answer == result
     assert stormy.effects("unsafe") == calm.effects("unsafe")
     assert set(stormy.effects("keyed")) == set(calm.effects("keyed"))
     assert set(stormy.effects("unsafe").values()) <= {1}
+
+
+def test_every_single_crash_of_one_program_with_everything_in_it():
+    inner = Seq((Act("unsafe", "a"), Act("keyed", "a"), Value("a")))
+    failing = Try(Seq((Act("safe", "b"), Refuse("a"))), Nest("a", inner))
+    program = Seq((Gather((inner, failing)), Loop(2, Act("unsafe", "b")), Threads((inner, Nest("b", failing)))))
+    calm = Play(program)
+    result = calm.to_the_end(iter(()))
+    length = calm.state().seq + 1
+    assert length > 40
+
+    crashes = 0
+    for at in range(1, length + 1):
+        for before in (True, False):
+            stormy = Play(program)
+            assert stormy.to_the_end(iter([(at, before)])) == result
+            assert stormy.effects("unsafe") == calm.effects("unsafe")
+            crashes += stormy.crashes
+
+    assert crashes > 60  # concurrent appends share writes, so that the last of the numbers may be without a crash
+
+
+def test_branches_that_swap_the_occurrences_of_one_call_are_not_drift():
+    """Two workers look the same thing up before they part; which of them asks first is up to the scheduler."""
+    store = MortalStore()
+    result = _two_workers(store, first="x", second_is_held=False, die_before="x")
+    assert result is None
+
+    store.live()
+    # Now y asks first, and x goes on while y is held up between its two steps.
+    assert _two_workers(store, first="y", second_is_held=True) == ["x", "y"]
+
+
+def _two_workers(store: MortalStore, *, first: str, second_is_held: bool, die_before: str = "") -> list[str] | None:
+    asked = {"x": threading.Event(), "y": threading.Event()}
+    acted = {"x": threading.Event(), "y": threading.Event()}
+    other = {"x": "y", "y": "x"}
+
+    @steplog.step(name="look", mode="safe")
+    def look() -> str:
+        return "same for both"
+
+    @steplog.step(name="act")
+    def act(who: str) -> str:
+        return who
+
+    def branch(who: str) -> str:
+        if who != first:
+            asked[first].wait(10)
+        look()
+        asked[who].set()
+        if who == die_before:
+            acted[other[who]].wait(10)
+            store.dead = True
+        elif who == first and second_is_held:
+            # Long enough for the other to ask for its own next step, and never for ever.
+            acted[other[who]].wait(0.3)
+        value = act(who)
+        acted[who].set()
+        return value
+
+    try:
+        with steplog.run(RUN, store=store):
+            with ThreadPoolExecutor(2) as pool:
+                futures = [pool.submit(branch, who) for who in "xy"]
+            return [future.result() for future in futures]
+    except BaseException:
+        if store.dead:
+            return None
+        raise

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, unasked
+from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, has_twin, unasked
 from steplog._kernel.identity import args_hash, step_id
 from steplog._runtime import messages
 from steplog._runtime.blame import blame
@@ -92,7 +92,7 @@ class Recorder:
         """
         hashed = args_hash(call.args)
         effect, occurrence, decision = self._submit(call, place, hashed)
-        if isinstance(decision, Halt) and decision.missed and place.owner != owner():
+        if isinstance(decision, Halt) and decision.missed and self._may_race(place):
             decision = yield from self._await_siblings(effect, decision)
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
@@ -136,6 +136,9 @@ class Recorder:
 
     def _decide(self, effect: Effect) -> Decision:
         return decide(self.journal.state, self._seen, effect, on_drift=self._on_drift)
+
+    def _may_race(self, place: Frame) -> bool:
+        return place.owner != owner() or has_twin(self.journal.state, place.after)
 
     def _await_siblings(self, effect: Effect, halt: Halt) -> Steps[Decision]:
         """Give recorded siblings of a concurrent branch time to be submitted, before their absence counts as drift."""

@@ -6,10 +6,11 @@ Two interpreters play them, one for threads and one for tasks; each branch node 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -110,15 +111,15 @@ class World:
         ledger: step id and label of every effect, in order.
         executed: how often each step was executed.
         repaired: labels of the outages that are over.
-        haste: how long an effect takes: a function of how many there have been.
+        pauses: seconds that effects take, in turn, so that branches overtake each other.
     """
 
-    def __init__(self, haste: Callable[[int], float] = lambda _count: 0.0) -> None:
+    def __init__(self, pauses: Iterable[float] = (0.0,)) -> None:
         self.ledger: list[tuple[str, str]] = []
         self.executed: Counter[str] = Counter()
         self.repaired: set[str] = set()
         self.failing: set[str] = set()
-        self.haste = haste
+        self.pauses = itertools.cycle(pauses)
         self._lock = threading.Lock()
 
     def effect(self, label: str) -> str:
@@ -127,8 +128,8 @@ class World:
         with self._lock:
             self.executed[step] += 1
             self.ledger.append((step, label))
-            count = len(self.ledger)
-        time.sleep(self.haste(count))
+            pause = next(self.pauses)
+        time.sleep(pause)
         return label
 
     def outage(self, label: str) -> str:

@@ -169,6 +169,31 @@ def test_recorded_provider_traffic_is_not_touched():
     assert touched == []
 
 
+def test_a_key_that_was_cut_off_goes_and_the_words_after_it_stay():
+    cut = key_block().partition("\n-----END")[0].rpartition("\n")[0]
+    clean, count = Redactor().redact(f"{cut}\nand then words follow".encode())
+    assert (clean, count) == (b"[redacted:private-key]\nand then words follow", 1)
+
+
+MADE_TO_BACKTRACK = {
+    "headers": b"-----BEGIN PRIVATE KEY-----" + b"Comment: a " * 20_000,
+    "line ends": b"-----BEGIN PRIVATE KEY-----" + b"\n" * 200_000,
+    "backslashes": b"-----BEGIN PRIVATE KEY-----" + b"\\" * 200_000,
+    "keys": b"-----BEGIN PRIVATE KEY-----" * 8_000,
+    "dots": b" eyJaaaaaaaa" + b"." * 200_000,
+    "parts": b"eyJaaaaaaaa." * 16_000,
+    "hyphens": b"sk-" + b"a-" * 100_000,
+    "letters": b"Bearer " + b"a" * 200_000,
+    "colons": b"@://" + b":" * 200_000,
+}
+
+
+@pytest.mark.parametrize("data", MADE_TO_BACKTRACK.values(), ids=MADE_TO_BACKTRACK)
+def test_text_made_to_keep_the_search_busy_is_searched_in_one_go(data):
+    """Where an expression backtracks without bound this does not fail, it never ends."""
+    assert Redactor().redact(data) == (data, 0)
+
+
 # --- given secrets
 
 

@@ -76,7 +76,7 @@ _AFTER_UNDERSCORE: Final = re.compile(
 _HEADER: Final = b"uthorization"
 
 # Line ends inside a key block: real ones, or those of JSON inside JSON inside JSON.
-_FOLD: Final = rb"(?:\s|\\+[nrt])"
+_FOLD: Final = rb"(?:\s|\\++[nrt])"
 
 
 def _token(expression: bytes) -> re.Pattern[bytes]:
@@ -122,11 +122,14 @@ PATTERNS: Final = (
         "private-key",
         _AFTER_DASH,
         re.compile(
-            rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
-            # Headers of an encrypted key, then lines of base64; at least one line, or it is talk about keys.
-            rb"(?:" + _FOLD + rb"|(?:Proc-Type|DEK-Info|Version|Comment): ?[A-Za-z0-9,. -]+)*"
-            rb"[A-Za-z0-9+/=]{16,}(?:" + _FOLD + rb"+[A-Za-z0-9+/=]+)*" + _FOLD + rb"*"
-            rb"(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----)?"
+            rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+            # Headers of an encrypted key, then lines of base64; at least one line, or it is talk about keys. Nothing
+            # here gives back what it took (`++`, `*+`): text made for the purpose would keep the search busy for ever.
+            rb"(?:" + _FOLD + rb"|(?:Proc-Type|DEK-Info|Version|Comment): ?[A-Za-z0-9,. -]++)*+"
+            rb"[A-Za-z0-9+/=]{16,}+(?:" + _FOLD + rb"++[A-Za-z0-9+/=]{16,}+)*+"
+            # The last line may be short, which only the closing mark tells from the words after a key that was cut off.
+            rb"(?:(?:" + _FOLD + rb"++[A-Za-z0-9+/=]{1,15}+)?+" + _FOLD + rb"*+"
+            rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
         ),
     ),
     Pattern(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import json
 import pathlib
 import struct
 import zoneinfo
@@ -12,10 +13,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import orjson
 import pydantic
 from hypothesis import strategies as st
 
-from steplog._kernel.codec import register_codec
+from steplog._kernel.codec import Classes, decode, encode, register_codec
 
 
 class Colour(enum.Enum):
@@ -275,3 +277,15 @@ def _error_parts(error: BaseException) -> list[Any]:
     slots = [getattr(error, name, "unset") for name in ("code", "errno", "filename", "object", "value")]
     shown = None if error.__suppress_context__ else error.__context__
     return [error.args, dict(error.__dict__), slots, error.__cause__, shown, error.__suppress_context__]
+
+
+def stored(tree: Any) -> Any:
+    """The tree as it is read from a log; every encoder must say the same."""
+    by_orjson, by_json = orjson.dumps(tree), json.dumps(tree)
+    assert orjson.loads(by_orjson) == json.loads(by_json) == orjson.loads(by_json) == json.loads(by_orjson)
+    return orjson.loads(by_orjson)
+
+
+def through(value: Any, classes: Classes | None = None) -> Any:
+    classes = classes or Classes()
+    return decode(stored(encode(value, classes=classes)), classes)

@@ -181,7 +181,7 @@ MADE_TO_BACKTRACK = {
     "backslashes": b"-----BEGIN PRIVATE KEY-----" + b"\\" * 200_000,
     "keys": b"-----BEGIN PRIVATE KEY-----" * 8_000,
     "dots": b" eyJaaaaaaaa" + b"." * 200_000,
-    "parts": b"eyJaaaaaaaa." * 16_000,
+    "parts": b"eyJaaaaaaaa.a! " * 16_000,
     "hyphens": b"sk-" + b"a-" * 100_000,
     "letters": b"Bearer " + b"a" * 200_000,
     "colons": b"@://" + b":" * 200_000,

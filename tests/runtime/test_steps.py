@@ -20,6 +20,7 @@ import pytest
 
 import steplog
 from steplog._kernel.fold import fold
+from steplog._runtime import settings
 from steplog._runtime.pack import body_names
 from steplog._runtime.resolve import resolve
 from steplog.stores.files import FileStore
@@ -468,6 +469,24 @@ def test_a_result_that_lost_a_secret_says_so_and_is_not_returned_without_it(home
     assert caught.value.reason == "unreplayable"
     assert calls == ["safe", "unsafe", "safe"]
     assert all(secret.encode() not in file.read_bytes() for file in home.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    "name, secret",
+    [
+        ("OPENAI_API_KEY", True),
+        ("db_password", True),
+        ("TOKEN", True),
+        ("SECRET_SANTA", True),
+        ("SSH_KEY_PATH", False),
+        ("TLS_KEY_FILE", False),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("KEYBOARD", False),
+        ("PATH", False),
+    ],
+)
+def test_which_variables_hold_secrets(name, secret):
+    assert list(settings.secret_values({name: "value-of-it"})) == (["value-of-it"] if secret else [])
 
 
 def test_secrets_of_the_environment_are_in_no_file(home, monkeypatch):

@@ -23,7 +23,9 @@ ON_DRIFT: Final[tuple[OnDrift, ...]] = ("halt", "warn", "run")
 DEFAULT_HOME: Final = ".agent"
 
 _SECRET_WORDS: Final = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN"  # noqa: S105  # words, not a password
-_SECRET_NAME: Final = re.compile(rf"(?:^|_)(?:{_SECRET_WORDS})(?:$|_)", re.IGNORECASE)
+# A name that goes on with one of these says where the secret is kept, not what it is.
+_PLACE: Final = "PATH|FILE|DIR"
+_SECRET_NAME: Final = re.compile(rf"(?!.*_(?:{_PLACE})$)(?:.*_)?(?:{_SECRET_WORDS})(?:_.*)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +112,5 @@ def redactor() -> Redactor:
 def secret_values(environ: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Values of environment variables whose names say that they are secret."""
     for name, value in environ.items():
-        if _SECRET_NAME.search(name):
+        if _SECRET_NAME.match(name):
             yield value

@@ -204,9 +204,9 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
             raise
         except Exception as error:
             if not (ticket.attempt <= tool.retries and isinstance(error, tool.retry_on)):
-                yield "log", recorder.finish(ticket, "failed", {"error": _error(error)}, error=error)
+                yield "log", recorder.finish(ticket, "failed", {"error": _error(tool, error)}, error=error)
                 raise
-            yield "log", recorder.finish(ticket, "failed", _retried(ticket, error))
+            yield "log", recorder.finish(ticket, "failed", _retried(tool, ticket, error))
             yield "sleep", tool.backoff * 2 ** (ticket.attempt - 1)
             ticket = _next_attempt(recorder, ticket)
             yield "log", recorder.proceed(ticket)
@@ -221,13 +221,14 @@ def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
     return following
 
 
-def _retried(ticket: Ticket, error: Exception) -> dict[str, Any]:
+def _retried(tool: Tool, ticket: Ticket, error: Exception) -> dict[str, Any]:
     # The step itself and the inner steps whose failure this is may run again, now or on resume.
-    return {"error": _error(error), "retry": [ticket.step, *blamed(error, ticket.recorder.journal.state.steps)]}
+    return {"error": _error(tool, error), "retry": [ticket.step, *blamed(error, ticket.recorder.journal.state.steps)]}
 
 
-def _error(error: BaseException) -> dict[str, Any]:
-    return {"type": type(error).__name__, "message": str(error)[:2000], "value": encode_exception(error)}
+def _error(tool: Tool, error: BaseException) -> dict[str, Any]:
+    value = encode_exception(error, tool.classes)
+    return {"type": type(error).__name__, "message": str(error)[:2000], "value": value}
 
 
 def _conclude(tool: Tool, recorder: Recorder, ticket: Ticket, result: Any) -> Life:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, RUNNING, RunState, StepState
+from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
 
 # What a mode permits, from least to most. The stricter of the recorded and the declared mode counts, with one
 # exception in `_orphan_mode`: code that newly declares a step safe settles what an older revision left in doubt.
@@ -89,13 +89,15 @@ def decide(state: RunState, seen: Collection[str], effect: Effect, *, on_drift: 
         return _new(state, seen, effect, on_drift)
     if step.status in FINISHED:
         return _finished(state, step, effect)
-    if step.status in (RUNNING, INDETERMINATE) or step.orphan:
-        return _unfinished(step, effect)
-    return Proceed(step.attempt + 1)
+    decision = _unfinished(step, effect)
+    if isinstance(decision, Proceed) and state.completed_once and on_drift == "halt" and not step.allowed:
+        # The run ended without this step, which was left behind or cancelled; it must not happen after the end.
+        return Halt("drift")
+    return decision
 
 
 def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
-    if step.status == FAILED and step.id in state.retry:
+    if step.status == FAILED and step.id in state.retry and not state.completed_once:
         return Proceed(step.attempt + 1)
     outcome = step.finished or {}
     if step.status == DONE and ("unreplayable" in outcome or "redacted" in outcome):
@@ -108,11 +110,13 @@ def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
 def _unfinished(step: StepState, effect: Effect) -> Decision:
     if step.allowed:
         return Proceed(step.attempt + 1)
+    if step.status not in (RUNNING, INDETERMINATE) and not step.orphan:
+        return Proceed(step.attempt + 1)
     if step.status == RUNNING:
         # The same id cannot be submitted twice in one dispatch, so this one is running under a writer we replaced.
         return Halt("indeterminate", step)
     mode = _orphan_mode(step.mode, effect.mode)
-    if mode == "unsafe":
+    if mode not in REPEATABLE:
         return Halt("indeterminate", step)
     return Proceed(step.attempt + 1, verify=mode == "verify")
 

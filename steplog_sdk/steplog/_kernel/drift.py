@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 # A value is shown through a window of this many characters, whatever its size.
@@ -61,10 +62,16 @@ def _pairs_of_lists(path: str, old: list[Any], new: list[Any]) -> list[tuple[str
 
 
 def windows(difference: Difference) -> tuple[str, str]:
-    """Both values as text of at most about a hundred characters, cut to where they begin to differ."""
+    """Both values as text of at most about a hundred characters, cut to where they begin to differ.
+
+    Line breaks and other characters that do not print are escaped, so that a window is one line on any terminal.
+    """
     old, new = _text(difference.recorded), _text(difference.found)
-    start = max(0, _common_prefix(old, new) - _BEFORE)
-    return _cut(old, start), _cut(new, start)
+    if old == new:
+        # The text "1" and the number 1.
+        old, new = repr(difference.recorded), repr(difference.found)
+    common = _common_prefix(old, new)
+    return _cut(old, common), _cut(new, common)
 
 
 def _text(value: Any) -> str:
@@ -84,8 +91,27 @@ def _common_prefix(one: str, other: str) -> int:
     return low
 
 
-def _cut(text: str, start: int) -> str:
-    piece = text[start : start + _WINDOW]
-    head = "..." if start else ""
-    tail = "..." if start + _WINDOW < len(text) else ""
-    return f"{head}{piece}{tail}".replace("\n", "\\n")
+def _cut(text: str, at: int) -> str:
+    before = _fitting(reversed(text[max(0, at - _BEFORE) : at]), _BEFORE)[::-1]
+    rest = _fitting(text[at : at + _WINDOW], _WINDOW - sum(map(len, before)))
+    head = "..." if len(before) < at else ""
+    tail = "..." if at + len(rest) < len(text) else ""
+    return f"{head}{''.join(before)}{''.join(rest)}{tail}"
+
+
+def _fitting(text: Iterable[str], room: int) -> list[str]:
+    """As many characters as fit once they are escaped: a text of line breaks is twice as long as it looks."""
+    shown = []
+    for character in text:
+        escaped = _printable(character)
+        room -= len(escaped)
+        if room < 0:
+            break
+        shown.append(escaped)
+    return shown
+
+
+def _printable(character: str) -> str:
+    if character.isprintable() and character != "\\":
+        return character
+    return character.encode("unicode_escape").decode()

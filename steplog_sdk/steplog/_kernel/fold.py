@@ -28,6 +28,9 @@ INDETERMINATE: Final = "indeterminate"
 
 FINISHED: Final = frozenset({DONE, FAILED})
 
+# An orphan in any other mode, also in one that a later release has added, is in doubt.
+REPEATABLE: Final = frozenset({"safe", "keyed", "verify"})
+
 # A run in one of these replays whole; anything new in it is drift. A failed or suspended run goes on instead.
 CLOSED_OUTCOMES: Final = frozenset({"completed", "escalated", "cancelled"})
 
@@ -47,6 +50,7 @@ class StepState:
         attempt: number of the newest attempt, from 1.
         orphan: a dead process left it running, or an operator allowed it once more.
         allowed: an operator said that the next attempt may run whatever the mode.
+        doubt: an attempt before the newest one was an orphan that nobody settled, so it may have happened.
         started: data of its newest `step.started`.
         finished: data of its newest `step.finished` or `step.resolved`, or None.
         started_seq: sequence number of its first `step.started`.
@@ -68,6 +72,7 @@ class StepState:
     started_ts: str
     orphan: bool = False
     allowed: bool = False
+    doubt: bool = False
     finished: dict[str, Any] | None = None
     finished_seq: int | None = None
     finished_ts: str | None = None
@@ -156,10 +161,13 @@ def _claimed(state: RunState, event: Event) -> None:
     state.reason = None
     state.ended = None
     for step_id in state.live:
-        step = state.steps[step_id]
-        step.orphan = True
-        step.status = INDETERMINATE if step.mode == "unsafe" else PENDING
+        _orphaned(state.steps[step_id])
     state.live.clear()
+
+
+def _orphaned(step: StepState) -> None:
+    step.orphan = True
+    step.status = PENDING if step.mode in REPEATABLE else INDETERMINATE
 
 
 def _suspended(state: RunState, event: Event) -> None:
@@ -204,6 +212,7 @@ def _started(state: RunState, event: Event) -> None:
         known.mode = data.get("mode", known.mode)
         known.status = RUNNING
         known.attempt = data.get("attempt", known.attempt + 1)
+        known.doubt = known.orphan and not known.allowed
         known.orphan = False
         known.allowed = False
         known.started = data
@@ -239,10 +248,13 @@ def _skipped(state: RunState, event: Event) -> None:
     step = state.steps.get(event.step or "")
     if step is None:
         return
-    # The effect did not begin, so the step is as good as never submitted; only its attempt number is used up.
-    step.status = "skipped"
-    step.orphan = False
     state.live.discard(step.id)
+    # The effect did not begin, so the step is where it was before this attempt; only the attempt number is used up.
+    if step.doubt:
+        _orphaned(step)
+    else:
+        step.status = "skipped"
+        step.orphan = False
 
 
 def _resolved(state: RunState, event: Event) -> None:

@@ -1,0 +1,176 @@
+"""Who a step is follows from what is asked: not from when, in which order, or by which spelling."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from steplog._kernel.identity import MODES, args_hash, check_mode, step_id
+from steplog._runtime.context import Frame
+from steplog._runtime.drive import run
+from steplog._runtime.journal import Journal
+from steplog._runtime.recorder import Recorder
+from steplog._runtime.settings import redactor
+from steplog._runtime.signature import Binder
+from steplog._runtime.ticket import Call
+from steplog.errors import EncodeError, InvalidArgument
+from steplog.stores.memory import MemoryStore
+from tests.kernel.strategies import JSON
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+HASHES = st.binary(max_size=4).map(lambda data: hashlib.sha256(data).hexdigest())
+IDENTITIES = st.tuples(TEXT, st.sampled_from(["llm_call", "tool_call", "local"]), TEXT, HASHES, st.integers(0, 9999))
+
+
+def shuffled(tree, random):
+    """The same JSON value with the members of its objects in another order."""
+    if isinstance(tree, dict):
+        members = [(name, shuffled(value, random)) for name, value in tree.items()]
+        random.shuffle(members)
+        return dict(members)
+    return [shuffled(item, random) for item in tree] if isinstance(tree, list) else tree
+
+
+@given(IDENTITIES)
+def test_an_id_is_what_the_format_says(identity):
+    """Written down a second time, with the standard library: a log must be readable by other programs, for ever."""
+    text = json.dumps(list(identity), ensure_ascii=False, separators=(",", ":"))
+    # The canonical form escapes only what JSON requires, and DEL is not among it.
+    digest = hashlib.sha256(text.encode()).digest()
+
+    assert step_id(*identity) == "s_" + base64.b32encode(digest).decode().lower()[:26]
+    assert re.fullmatch(r"s_[a-z2-7]{26}", step_id(*identity))
+
+
+def test_an_id_is_the_same_in_every_release():
+    hashed = args_hash({"order_id": "ord_1001", "cents": 4200})
+
+    assert hashed == "5e306cf50cf08438e8b0a4b779b0a930042a028760672bd1a7a35c7c8251d806"
+    assert step_id("", "tool_call", "refund", hashed, 0) == "s_5ninnixgwyrpqg4wthab3ltyzc"
+
+
+@given(IDENTITIES, IDENTITIES)
+def test_different_identities_have_different_ids(one, other):
+    assert (step_id(*one) == step_id(*other)) == (one == other)
+
+
+@given(IDENTITIES, st.integers(0, 4), st.data())
+def test_each_part_separates(identity, part, data):
+    other = list(identity)
+    other[part] = data.draw(st.integers(0, 9999) if part == 4 else TEXT)
+    assume(other[part] != identity[part])
+
+    assert step_id(*identity) != step_id(*other)
+
+
+@given(JSON, st.randoms(use_true_random=False))
+def test_the_order_of_members_does_not_matter(tree, random):
+    assert args_hash(shuffled(tree, random)) == args_hash(tree)
+
+
+@given(JSON, JSON)
+def test_different_arguments_have_different_hashes(one, other):
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assume(same or not _equal_numbers(one, other))
+
+    assert (args_hash(one) == args_hash(other)) == same
+
+
+def _equal_numbers(one, other):
+    # JSON knows one kind of number: 1 and 1.0, 0 and -0.0 are the same there, and json.dumps tells them apart.
+    def plain(tree):
+        if isinstance(tree, float):
+            return int(tree) if tree.is_integer() else tree
+        if isinstance(tree, dict):
+            return {name: plain(value) for name, value in tree.items()}
+        return [plain(item) for item in tree] if isinstance(tree, list) else tree
+
+    return json.dumps(plain(one), sort_keys=True) == json.dumps(plain(other), sort_keys=True)
+
+
+@pytest.mark.parametrize("tree", [{1: 2}, {"a": {3}}, {"a": object()}, b"bytes"])
+def test_what_json_cannot_hold_is_refused(tree):
+    with pytest.raises(EncodeError):
+        args_hash(tree)
+
+
+# submissions ----------------------------------------------------------------------------------------------------------
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "s_x", "s_y"]), st.sampled_from([1, 2])), max_size=8
+)
+
+
+def submitted(calls):
+    """Step ids of calls (target, scope, argument) that one dispatch of a new run submits in this order."""
+    store = MemoryStore()
+    journal = Journal.open(store, "r", dict, redactor())
+    recorder = Recorder(journal, redactor())
+    ids = []
+    for target, scope, argument in calls:
+        ticket = run(recorder.begin(Call("tool_call", target, {"x": argument}), Frame(recorder, scope, None, (0, 0))))
+        assert isinstance(ticket.attempt, int)
+        ids.append(ticket.step)
+    journal.close()
+    return ids
+
+
+@given(CALLS, st.randoms(use_true_random=False))
+def test_the_order_of_submission_does_not_matter(calls, random):
+    again = list(calls)
+    random.shuffle(again)
+
+    assert sorted(submitted(calls)) == sorted(submitted(again))
+
+
+@given(CALLS)
+def test_every_submission_is_a_step_of_its_own(calls):
+    ids = submitted(calls)
+
+    assert len(set(ids)) == len(calls)
+
+
+@given(CALLS, CALLS)
+def test_more_submissions_do_not_move_the_others(calls, more):
+    """A step that is inserted leaves the others what they were; only one that asks the same is told apart by number."""
+    assert set(submitted(calls)) <= set(submitted([*more, *calls]))
+
+
+@given(CALLS)
+def test_a_new_dispatch_counts_from_zero(calls):
+    assert submitted(calls) == submitted(calls)
+
+
+def test_defaults_and_spelling_of_a_call_do_not_matter():
+    def refund(order, cents=100, *, reason="damaged", **more): ...
+
+    bind = Binder(refund, owner="step refund", ignore=(), key="idempotency_key").bind
+    calls = [
+        bind(("o",), {}),
+        bind((), {"order": "o"}),
+        bind(("o", 100), {}),
+        bind((), {"reason": "damaged", "cents": 100, "order": "o"}),
+    ]
+
+    assert len({args_hash(call) for call in calls}) == 1
+    assert args_hash(bind(("o", 101), {})) != args_hash(calls[0])
+    assert args_hash(bind(("o",), {"extra": 1})) != args_hash(calls[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_four_modes_are_accepted(mode):
+    assert check_mode(mode, "step x") == mode
+
+
+@pytest.mark.parametrize("mode", ["", "Safe", "idempotent", None])
+def test_another_mode_is_refused_with_the_four_named(mode):
+    with pytest.raises(InvalidArgument) as caught:
+        check_mode(mode, "step refund")
+
+    assert all(known in str(caught.value) for known in ("step refund", repr(mode), *MODES))

@@ -35,6 +35,7 @@ PUBLIC = [
     "Happened",
     "Indeterminate",
     "Interrupt",
+    "InvalidArgument",
     "NotInRun",
     "Run",
     "RunBusy",

@@ -17,8 +17,8 @@ Inside a patched call it submits the effect, then either gives back what was rec
     ticket.finish("done", {...})            # on disk before the caller sees the result
     return result
 
-An exception that comes out of a recorded outcome is named with `ticket.replayed(error)` or `ticket.blame(error)`: when it
-ends the run, the step is tried again on resume instead of failing for ever.
+An exception that comes out of a recorded outcome is named with `ticket.replayed(error)` or `ticket.blame(error)`: when
+it ends the run, the step is tried again on resume instead of failing for ever.
 """
 
 from __future__ import annotations

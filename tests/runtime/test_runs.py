@@ -429,3 +429,46 @@ async def test_cancelling_while_the_log_is_being_opened_leaves_the_run_free(monk
     monkeypatch.setattr(Journal, "open", real)
     async with steplog.run("r"):
         pass
+
+
+def test_a_program_that_is_resumed_does_nothing_in_a_new_run(monkeypatch):
+    calls = []
+    with steplog.run("other"):
+        steplog.step("a", lambda: calls.append(1))
+    monkeypatch.setenv("STEPLOG_RESUME", "wanted")
+
+    with pytest.raises(InvalidArgument, match="resume run wanted, but it opens a new run fresh"), steplog.run("fresh"):
+        calls.append("never")
+    with steplog.run("other"):
+        steplog.step("a", lambda: calls.append(1))
+    with steplog.run("wanted"):
+        pass
+
+    assert calls == [1]
+
+
+def test_a_run_without_install_says_that_model_calls_escape(caplog, monkeypatch, tmp_path):
+    steplog.uninstall()
+    monkeypatch.setenv("STEPLOG_HOME", str(tmp_path / "home"))
+
+    for run_id in ("a", "b"):
+        with steplog.run(run_id):
+            pass
+
+    assert caplog.text.count("without steplog.install()") == 1
+
+
+def test_the_default_home_stays_where_the_program_was_started(monkeypatch, tmp_path):
+    program = "import os, steplog\nos.mkdir('sub'); os.chdir('sub')\nwith steplog.run('r'): pass\n"
+    environment_without_home = environment()
+    environment_without_home.pop("STEPLOG_HOME", None)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment_without_home, check=True)
+
+    assert (tmp_path / ".agent/runs/r/events.jsonl").exists()
+
+
+def test_a_home_that_cannot_be_made_is_a_typed_error():
+    steplog.install(home="/proc/steplog/home", interceptors=[])
+
+    with pytest.raises(StoreError, match="/proc/steplog"), steplog.run("r"):
+        pass

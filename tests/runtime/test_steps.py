@@ -305,6 +305,7 @@ def test_strict_refuses_what_would_escape(home):
         (lambda: steplog.step(verify=print), "verify"),
         (lambda: steplog.step(retries=-1), "negative"),
         (lambda: steplog.step(ignore=["nope"]), "nope"),
+        (lambda: steplog.step(ignore="x"), r"ignore=\['x'\]"),
     ],
 )
 def test_a_wrong_declaration_is_refused_when_it_is_made(make, says):
@@ -472,21 +473,24 @@ def test_a_result_that_lost_a_secret_says_so_and_is_not_returned_without_it(home
 
 
 @pytest.mark.parametrize(
-    "name, secret",
+    "name, value, secret",
     [
-        ("OPENAI_API_KEY", True),
-        ("db_password", True),
-        ("TOKEN", True),
-        ("SECRET_SANTA", True),
-        ("SSH_KEY_PATH", False),
-        ("TLS_KEY_FILE", False),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("KEYBOARD", False),
-        ("PATH", False),
+        ("OPENAI_API_KEY", "sk-one2three", True),
+        ("db_password", "hunter2hunter2", True),
+        ("TOKEN", "abcdefghijklmnopqrstuv", True),
+        ("AWS_SECRET_ACCESS_KEY", "a/b+c", True),
+        ("DB_PASSWORD", "postgres", False),
+        ("SORT_KEY", "created_at2", False),
+        ("PRIMARY_KEY", "customer_id", False),
+        ("SECRET_PATH", "/etc/secrets/app", False),
+        ("CSRF_TOKEN_COOKIE_NAME", "session_cookie", False),
+        ("SSH_KEY_PATH", "/home/x/.ssh/id", False),
+        ("TOKENIZERS_PARALLELISM", "false1", False),
+        ("PATH", "/usr/bin", False),
     ],
 )
-def test_which_variables_hold_secrets(name, secret):
-    assert list(settings.secret_values({name: "value-of-it"})) == (["value-of-it"] if secret else [])
+def test_which_variables_hold_secrets(name, value, secret):
+    assert list(settings.secret_values({name: value})) == ([value] if secret else [])
 
 
 def test_secrets_of_the_environment_are_in_no_file(home, monkeypatch):

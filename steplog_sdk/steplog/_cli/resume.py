@@ -54,9 +54,14 @@ def _say_what_changed(state: RunState, program: Program) -> None:
 
 def _start(program: Program, found: Found, named_home: Path | None, *, as_json: bool) -> int:
     """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
-    environment = {**os.environ, "STEPLOG_RUN_ID": found.run_id, "STEPLOG_HOME": str(found.home.absolute())}
+    names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RESUME": found.run_id}
+    environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
+    epoch = open_run(found).state.epoch
     words = ["-m", program.name] if program.is_module else [program.name]
     done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603
+    if open_run(found).state.epoch == epoch:
+        say(f"the program ended (exit code {done.returncode}) without opening run {found.run_id}; nothing was resumed")
+        return done.returncode if done.returncode > 0 else FAILED
     facts = outcome(found, done.returncode, "")
     code = STOPPED if facts["status"] == "suspended" else done.returncode
     line = "" if facts["status"] in {"completed", "escalated", "cancelled"} else _next(found)

@@ -39,7 +39,16 @@ def step(
 ) -> Callable[[F], F]: ...
 
 
-def step(*args: Any, **options: Any) -> Any:
+def step(
+    *args: Any,
+    mode: str = "unsafe",
+    name: str | None = None,
+    verify: Callable[..., Any] | None = None,
+    retries: int = 0,
+    backoff: float = 0.5,
+    retry_on: tuple[type[Exception], ...] = (Exception,),
+    ignore: Collection[str] = (),
+) -> Any:
     """Record a tool's calls, or a local value, as steps of the open run.
 
     As a decorator, `@step` or `@step(mode=..., ...)`, on a sync or async function or method. Its signature and types
@@ -50,7 +59,6 @@ def step(*args: Any, **options: Any) -> Any:
 
     Args:
         *args: a function to decorate, or a name and a function to call.
-        **options: the following.
         mode: what may be done when a process died between beginning and outcome. `unsafe` (default): the run halts with
             `Indeterminate` until somebody settles it. `safe`: run again. `keyed`: run again under the same key, which
             the function takes as `idempotency_key`. `verify`: ask the `verify` function.
@@ -66,14 +74,27 @@ def step(*args: Any, **options: Any) -> Any:
         InvalidArgument: the function or an option is not accepted.
         EncodeError: an argument cannot be recorded (when the step is called).
     """
-    if len(args) == 2 and isinstance(args[0], str) and not options:
+    if len(args) == 2 and isinstance(args[0], str):
         return _value(args[0], args[1])
-    if len(args) == 1 and not options:
-        return _decorate(Tool(args[0], kind="tool_call"))
-    if args:
+
+    def decorate(fn: Any) -> Any:
+        tool = Tool(
+            fn,
+            kind="tool_call",
+            name=name,
+            mode=mode,
+            verify=verify,
+            retries=retries,
+            backoff=backoff,
+            retry_on=retry_on,
+            ignore=ignore,
+        )
+        return _decorate(tool)
+
+    if len(args) > 1 or (args and not callable(args[0]) and not isinstance(args[0], (staticmethod, classmethod))):
         message = 'step takes a function, or a name and a function: @steplog.step, or steplog.step("now", time.time)'
         raise InvalidArgument(message)
-    return lambda fn: _decorate(Tool(fn, kind="tool_call", **options))
+    return decorate(args[0]) if args else decorate
 
 
 def _decorate(tool: Tool) -> Any:

@@ -96,6 +96,7 @@ class Run:
         return self
 
     def _refuse_second_entry(self) -> None:
+        self._refuse_another_than_resumed()
         if self._recorder is not None:
             message = f"run {self.run_id} was entered before; call steplog.run({self.run_id!r}) again to resume it."
             raise InvalidArgument(message, run_id=self.run_id)
@@ -105,6 +106,17 @@ class Run:
                 f"Leave the other `with` block first, or give this one an id of its own."
             )
             raise RunBusy(message, run_id=self.run_id, pid=os.getpid())
+
+    def _refuse_another_than_resumed(self) -> None:
+        """`steplog resume` starts a program for one run; what it would do in a new one nobody has asked for."""
+        resumed = os.environ.get("STEPLOG_RESUME")
+        if resumed and self.run_id != resumed and self.run_id not in self._store.runs():
+            message = (
+                f"this program was started to resume run {resumed}, but it opens a new run {self.run_id}. Nothing was "
+                f"executed.\nStart it the way it was started for {resumed} (same arguments and environment), or let it "
+                f"call steplog.run() without an id."
+            )
+            raise InvalidArgument(message, run_id=self.run_id)
 
     def _open_journal(self) -> Journal:
         return Journal.open(self._store, self.run_id, self._created, settings.redactor())
@@ -257,6 +269,12 @@ def run(
         RunStopped: the run stopped and needs a decision (on leaving).
     """
     installed = PROCESS.settings or settings.resolve()
+    if PROCESS.settings is None:
+        PROCESS.warn_once(
+            "not installed",
+            "steplog.run() without steplog.install(): tools and local values are recorded, model calls are not. "
+            "Call steplog.install() once, before the first model call.",
+        )
     level = settings.check_durability(durability) if durability else installed.durability
     chosen = store or settings.open_store(installed, level)
     options = {

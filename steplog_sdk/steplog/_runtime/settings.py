@@ -22,10 +22,18 @@ DURABILITIES: Final[tuple[Durability, ...]] = ("process", "durable")
 ON_DRIFT: Final[tuple[OnDrift, ...]] = ("halt", "warn", "run")
 DEFAULT_HOME: Final = ".agent"
 
-_SECRET_WORDS: Final = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN"  # noqa: S105  # words, not a password
-# A name that goes on with one of these says where the secret is kept, not what it is.
-_PLACE: Final = "PATH|FILE|DIR"
-_SECRET_NAME: Final = re.compile(rf"(?!.*_(?:{_PLACE})$)(?:.*_)?(?:{_SECRET_WORDS})(?:_.*)?$", re.IGNORECASE)
+# Where the program was started. A relative home in the environment means a directory there, wherever the program moves.
+_START: Final = os.getcwd()  # pathlib is not worth importing for it
+
+_SECRET_NAME: Final = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|DSN"
+    r"|(?:API|ACCESS|SECRET|PRIVATE|ENCRYPTION|SIGNING|MASTER|AUTH|ACCOUNT|STEPLOG|SHARED)_?KEY)$",
+    re.IGNORECASE,
+)
+# A lower-case word or two is what `postgres` and `created_at` are. Taking those out of every result would cost more
+# than it protects.
+_WORDS: Final = re.compile(r"[a-z]+(?:[_-][a-z]+)*")
+_LONGEST_WORDS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +72,15 @@ def resolve(
     level = durability or environ.get("STEPLOG_DURABILITY") or "durable"
     return Settings(
         # Absolute from now on: a program that changes its directory must not change its log.
-        home=os.path.abspath(home if home is not None else environ.get("STEPLOG_HOME") or DEFAULT_HOME),
+        home=_default_home(environ) if home is None else os.path.abspath(home),
         durability=check_durability(level),
         strict=bool(strict) if strict is not None else environ.get("STEPLOG_STRICT", "") not in ("", "0"),
         store=store,
     )
+
+
+def _default_home(environ: Mapping[str, str]) -> str:
+    return os.path.normpath(os.path.join(_START, environ.get("STEPLOG_HOME") or DEFAULT_HOME))
 
 
 def check_durability(level: str) -> Durability:
@@ -110,7 +122,7 @@ def redactor() -> Redactor:
 
 
 def secret_values(environ: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Values of environment variables whose names say that they are secret."""
+    """Values of environment variables whose names say that they are secret, unless they are ordinary words."""
     for name, value in environ.items():
-        if _SECRET_NAME.match(name):
+        if _SECRET_NAME.match(name) and not (_WORDS.fullmatch(value) and len(value) <= _LONGEST_WORDS):
             yield value

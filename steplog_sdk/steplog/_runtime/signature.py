@@ -21,6 +21,9 @@ class Binder:
     def __init__(self, fn: Callable[..., Any], *, owner: str, ignore: Collection[str] = (), key: str) -> None:
         self._signature = _signature(fn)
         parameters = self._signature.parameters
+        if isinstance(ignore, str):
+            message = f"{owner}: ignore takes names of parameters in a list: ignore=[{ignore!r}]"
+            raise InvalidArgument(message)
         unknown = set(ignore) - set(parameters)
         if unknown:
             message = f"{owner}: ignore names {sorted(unknown)}, which are not parameters of the function."

@@ -7,6 +7,7 @@ turn them into `StoreError`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -130,7 +131,9 @@ def make_dirs(fs: FS, path: str) -> None:
         if parent == path:
             raise
         make_dirs(fs, parent)
-        make_dirs(fs, path)
+        # Once more and no further: below a directory like /proc it fails for ever.
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(path)
 
 
 def open_or_create(fs: FS, path: str, flags: int) -> tuple[int, bool]:

@@ -176,9 +176,12 @@ class LocalProvider:
 
     def _answer(self, hit: Hit) -> Reply:
         try:
-            reply = self._handler(hit) if self._handler else None
+            reply: Any = self._handler(hit) if self._handler else None
         except Exception as error:  # noqa: BLE001 - the client is the one who must hear of it
             return Reply.json({"error": {"type": "handler_failed", "message": repr(error)}}, 500)
+        if reply is not None and not isinstance(reply, Reply):
+            message = f"the handler returned {type(reply).__name__}; return Reply.json(...), Reply.sse(...) or None"
+            return Reply.json({"error": {"type": "handler_failed", "message": message}}, 500)
         return reply or self._from_script(hit) or self._no_answer(hit)
 
     def _from_script(self, hit: Hit) -> Reply | None:

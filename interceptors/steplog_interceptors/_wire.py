@@ -216,6 +216,8 @@ class _Attempt:
 
     async def live_async(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The same for a task."""
+        import asyncio  # a program without tasks does not pay for it
+
         self._refuse_without_credentials()
         began = time.perf_counter()
         token = CURRENT.set(PASSING)
@@ -227,6 +229,9 @@ class _Attempt:
             self._failed(error, time.perf_counter() - began)
             if self.call.net:
                 await self._ticket.finish_async("failed", self.call.detail(error), error=error, waited=self.call.waited)
+            raise
+        except asyncio.CancelledError:
+            self._ticket.cancelled()
             raise
         finally:
             CURRENT.reset(token)

@@ -369,18 +369,42 @@ def test_a_read_that_timed_out_leaves_the_step_open_although_the_stream_is_close
 
 
 @both_sdks
-def test_a_cancelled_call_leaves_the_step_open(sdk, home, events):
+def test_a_call_that_timed_out_times_out_again_without_the_provider(sdk, home, events):
     make, open_, reply = SDKS[sdk]
+    went_on = []
+
+    async def body() -> None:
+        async with make(provider.url, asynchronous=True) as client, steplog.run("r"):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(open_(client), 0.2)
+            steplog.step("fallback", lambda: went_on.append(1))
+
     with LocalProvider(handler=answers(reply)) as provider:
         provider.inject(Fault("hang"))
-
-        async def body() -> None:
-            async with make(provider.url, asynchronous=True) as client, steplog.run("r"):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(open_(client), 0.2)
-
         perform(body)
-    assert [event["type"] for event in events() if event["type"].startswith("step.")] == ["step.started"]
+        perform(body)
+        assert len(provider.hits) == 1
+    outcomes = [event["data"].get("outcome") for event in events() if event["type"] == "step.finished"]
+    assert outcomes == ["cancelled", "done"]
+    assert went_on == [1]
+
+
+@both_sdks
+def test_a_call_whose_cancellation_ended_the_run_is_made_again(sdk, home):
+    make, open_, reply = SDKS[sdk]
+
+    async def body() -> None:
+        async with make(provider.url, asynchronous=True) as client, steplog.run("r"):
+            await asyncio.wait_for(open_(client), seconds)
+
+    with LocalProvider(handler=answers(reply)) as provider:
+        provider.inject(Fault("hang"))
+        seconds = 0.2
+        with pytest.raises(TimeoutError):
+            perform(body)
+        seconds = 20.0
+        perform(body)
+        assert len(provider.hits) == 2
 
 
 @both_colours

@@ -199,7 +199,48 @@ def test_a_run_that_ended_for_good_has_ended_for_good(outcome, closed):
 
     state = log.claim().add(ev.RUN_SUSPENDED, reason="drift").claim().state
 
-    assert (state.status, state.reason, state.ended, state.completed_once) == ("running", None, None, closed)
+    # What happens while an ended run is replayed does not unmake its end.
+    expected = (outcome, "why", True) if closed else ("running", None, False)
+    assert (state.status, state.reason, state.completed_once) == expected
+    state = log.add(ev.RUN_ENDED, outcome="failed", reason="error").state
+    assert state.status == (outcome if closed else "failed")
+
+
+def given_up(log):
+    return log.start("s_a", mode="safe").add(ev.STEP_FINISHED, "s_a", outcome="cancelled")
+
+
+def test_a_step_that_the_program_gave_up_and_went_on_from_stays_given_up():
+    log = given_up(Log().begin())
+    assert (log.state.steps["s_a"].status, log.state.live) == ("pending", set())
+
+    assert given_up(Log().begin()).start("s_b").claim().state.steps["s_a"].given_up is not None
+    assert (
+        given_up(Log().begin()).add(ev.RUN_ENDED, outcome="completed").claim().state.steps["s_a"].given_up is not None
+    )
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        lambda log: log.claim(),
+        lambda log: log.add(ev.RUN_ENDED, outcome="failed").claim(),
+        lambda log: log.start("s_b").add(ev.RUN_SUSPENDED, reason="interrupted").claim(),
+        lambda log: log.start("s_b").claim().start("s_a"),
+        lambda log: log.start("s_b").add(ev.STEP_RESOLVED, "s_a", how="retry"),
+        lambda log: log.start("s_b").add(ev.STEP_RESOLVED, "s_a", how="done"),
+    ],
+    ids=["nothing followed", "it failed the run", "interrupted", "tried again", "allowed", "settled"],
+)
+def test_a_step_whose_cancellation_was_no_choice_of_the_program_is_an_orphan(later):
+    assert later(given_up(Log().begin())).state.steps["s_a"].given_up is None
+
+
+def test_what_a_halt_cancels_was_not_given_up_by_the_program():
+    log = Log().begin().start("s_a", mode="safe").add(ev.RUN_SUSPENDED, reason="drift")
+    log.add(ev.STEP_FINISHED, "s_a", outcome="cancelled").start("s_b")
+
+    assert log.claim().state.steps["s_a"].given_up is None
 
 
 def test_a_suspended_run_says_why_until_it_goes_on():

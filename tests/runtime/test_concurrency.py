@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import signal
@@ -203,6 +204,48 @@ async def test_a_cancelled_effect_is_in_doubt():
             await slow()
 
     assert caught.value.reason == "indeterminate"
+
+
+async def test_what_the_program_gave_up_is_given_up_again():
+    begun = []
+
+    @steplog.step
+    async def slow(seconds):
+        begun.append(seconds)
+        await asyncio.sleep(seconds)
+
+    async def agent():
+        async with steplog.run("r") as run:
+            try:
+                await asyncio.wait_for(slow(0.4), 0.05)
+            except TimeoutError:
+                return await tool_after(), run.executed
+
+    @steplog.step
+    async def tool_after():
+        return "fallback"
+
+    assert await agent() == ("fallback", 2)
+    assert await agent() == ("fallback", 0)
+    assert begun == [0.4]
+
+
+async def test_a_step_that_was_given_up_and_is_waited_for_now_halts(monkeypatch):
+    monkeypatch.setattr("steplog._runtime.recorder._FORSAKEN_SECONDS", 0.1)
+
+    @steplog.step
+    async def slow():
+        await asyncio.sleep(0.3)
+
+    async def agent(patience):
+        async with steplog.run("r"):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(slow(), patience)
+            steplog.step("on", lambda: 1)
+
+    await agent(0.05)
+    with pytest.raises(steplog.RunStopped, match="keeps waiting"):
+        await agent(None)
 
 
 def test_a_signal_handler_that_records_in_the_middle_of_an_append_is_refused_not_deadlocked():

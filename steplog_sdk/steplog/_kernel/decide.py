@@ -7,7 +7,8 @@ The order of the questions is the policy:
 
 1. Is the step finished in the log? Then its recorded outcome is the answer, for ever. Two exceptions: its failure ended
    the run (resuming after an outage means trying again), or its result cannot be given back.
-2. Did a dead process leave it running? Then its idempotency mode says whether it may run again.
+2. Did a dead process leave it running? Then its idempotency mode says whether it may run again. Did the program itself
+   stop waiting for it, and go on? Then it waits again, until it stops waiting again.
 3. Is it new, although the log holds another step at this very place that the program has not asked for? Then the
    program no longer does what it did, and stops before any further effect.
 4. Otherwise it runs.
@@ -58,6 +59,15 @@ class Proceed(NamedTuple):
     verify: bool = False
 
 
+class Forsaken(NamedTuple):
+    """Wait until the caller stops waiting for this step, as it did when it was recorded.
+
+    The program has gone on from there (it fell back to something else, say), so a result would lead it astray.
+    """
+
+    step: StepState
+
+
 class Halt(NamedTuple):
     """Stop the run.
 
@@ -72,7 +82,7 @@ class Halt(NamedTuple):
     missed: tuple[str, ...] = ()
 
 
-Decision = Replay | Proceed | Halt
+Decision = Replay | Proceed | Forsaken | Halt
 
 
 def decide(state: RunState, seen: Collection[str], effect: Effect, *, on_drift: str = "halt") -> Decision:
@@ -89,7 +99,7 @@ def decide(state: RunState, seen: Collection[str], effect: Effect, *, on_drift: 
         return _new(state, seen, effect, on_drift)
     if step.status in FINISHED:
         return _finished(state, step, effect)
-    decision = _unfinished(step, effect)
+    decision = _unfinished(state, step, effect)
     if isinstance(decision, Proceed) and state.completed_once and on_drift == "halt" and not step.allowed:
         # The run ended without this step, which was left behind or cancelled; it must not happen after the end.
         return Halt("drift")
@@ -101,15 +111,17 @@ def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
         return Proceed(step.attempt + 1)
     outcome = step.finished or {}
     if step.status == DONE and ("unreplayable" in outcome or "redacted" in outcome):
-        if step.mode == "safe" and effect.mode == "safe":
+        if step.mode == "safe" and effect.mode == "safe" and not state.completed_once:
             return Proceed(step.attempt + 1)
         return Halt("unreplayable", step)
     return Replay(step)
 
 
-def _unfinished(step: StepState, effect: Effect) -> Decision:
+def _unfinished(state: RunState, step: StepState, effect: Effect) -> Decision:
     if step.allowed:
         return Proceed(step.attempt + 1)
+    if step.given_up is not None and (state.last_start > step.given_up or state.completed_once):
+        return Forsaken(step)
     if step.status not in (RUNNING, INDETERMINATE) and not step.orphan:
         return Proceed(step.attempt + 1)
     if step.status == RUNNING:

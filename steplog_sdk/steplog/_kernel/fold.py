@@ -52,6 +52,7 @@ class StepState:
         allowed: an operator said that the next attempt may run whatever the mode.
         doubt: an attempt before the newest one was an orphan that nobody settled, so it may have happened.
         started: data of its newest `step.started`.
+        given_up: sequence number of the note that the caller stopped waiting for it, or None.
         finished: data of its newest `step.finished` or `step.resolved`, or None.
         started_seq: sequence number of its first `step.started`.
         finished_seq: sequence number of the event that finished it, or None.
@@ -73,6 +74,7 @@ class StepState:
     orphan: bool = False
     allowed: bool = False
     doubt: bool = False
+    given_up: int | None = None
     finished: dict[str, Any] | None = None
     finished_seq: int | None = None
     finished_ts: str | None = None
@@ -97,6 +99,7 @@ class RunState:
         steps: every step by id, in the order in which they first started.
         retry: ids of failed steps whose failure ended the run; they may be attempted again.
         completed_once: the run has ended for good before; it replays and nothing more.
+        last_start: sequence number of the newest `step.started`; -1 when there is none.
         followers: ids of steps by (scope, after), in the order of their first start.
     """
 
@@ -114,8 +117,10 @@ class RunState:
     steps: dict[str, StepState] = field(default_factory=dict)
     retry: set[str] = field(default_factory=set)
     completed_once: bool = False
+    last_start: int = -1
     followers: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
 
     def copy(self) -> RunState:
         """A state that shares nothing mutable with this one, except event data, which nobody changes."""
@@ -125,6 +130,7 @@ class RunState:
             retry=set(self.retry),
             followers={key: list(ids) for key, ids in self.followers.items()},
             live=set(self.live),
+            given_up=set(self.given_up),
         )
 
 
@@ -157,12 +163,23 @@ def _created(state: RunState, event: Event) -> None:
 def _claimed(state: RunState, event: Event) -> None:
     state.epoch = event.epoch
     state.claim = event.data
-    state.status = RUNNING
-    state.reason = None
-    state.ended = None
+    if not state.completed_once:
+        state.status = RUNNING
+        state.reason = None
+        state.ended = None
     for step_id in state.live:
         _orphaned(state.steps[step_id])
     state.live.clear()
+    # A cancellation that nothing followed was the end of that process, not a choice of the program.
+    _forget_given_up(state, lambda seq: state.last_start < seq and not state.completed_once)
+    state.given_up.clear()
+
+
+def _forget_given_up(state: RunState, applies: Callable[[int], bool]) -> None:
+    for step_id in state.given_up:
+        step = state.steps[step_id]
+        if step.given_up is not None and applies(step.given_up):
+            step.given_up = None
 
 
 def _orphaned(step: StepState) -> None:
@@ -171,12 +188,20 @@ def _orphaned(step: StepState) -> None:
 
 
 def _suspended(state: RunState, event: Event) -> None:
+    if event.data.get("reason") == "interrupted":
+        # Somebody stopped the program, and it cancelled what was under way: none of that was its own choice.
+        _forget_given_up(state, lambda _seq: True)
+    if state.completed_once:
+        return
     state.status = "suspended"
     state.reason = event.data.get("reason")
     state.ended = event.data
 
 
 def _ended(state: RunState, event: Event) -> None:
+    if state.completed_once and event.data.get("outcome") not in CLOSED_OUTCOMES:
+        # A replay of a run that has ended may fail; that does not unmake its end.
+        return
     state.status = event.data.get("outcome", "failed")
     state.reason = event.data.get("reason")
     state.ended = event.data
@@ -186,6 +211,7 @@ def _ended(state: RunState, event: Event) -> None:
 
 def _started(state: RunState, event: Event) -> None:
     data = event.data
+    state.last_start = event.seq
     step_id = event.step or ""
     known = state.steps.get(step_id)
     if known is None:
@@ -215,6 +241,7 @@ def _started(state: RunState, event: Event) -> None:
         known.doubt = known.orphan and not known.allowed
         known.orphan = False
         known.allowed = False
+        known.given_up = None
         known.started = data
         known.started_ts = event.ts
         known.finished = None
@@ -228,16 +255,30 @@ def _finished(state: RunState, event: Event) -> None:
     step = state.steps.get(event.step or "")
     if step is None:
         return
+    if event.data.get("outcome") == "cancelled":
+        _give_up(state, step, event)
+        return
     _close(state, step, event, DONE if event.data.get("outcome") == "done" else FAILED)
     if "retry" in event.data:
         # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
         state.retry.update(retried for retried in event.data["retry"] if retried in state.steps)
 
 
+def _give_up(state: RunState, step: StepState, event: Event) -> None:
+    """The caller stopped waiting: the outcome is as open as after a crash, but the program may have gone on."""
+    state.live.discard(step.id)
+    _orphaned(step)
+    if state.status != "suspended":
+        # After a halt, whatever is still under way is cancelled; that says nothing about the program.
+        step.given_up = event.seq
+        state.given_up.add(step.id)
+
+
 def _close(state: RunState, step: StepState, event: Event, status: str) -> None:
     step.status = status
     step.orphan = False
     step.allowed = False
+    step.given_up = None
     step.finished = event.data
     step.finished_seq = event.seq
     step.finished_ts = event.ts
@@ -266,6 +307,7 @@ def _resolved(state: RunState, event: Event) -> None:
         step.status = PENDING
         step.orphan = True
         step.allowed = True
+        step.given_up = None
         step.finished = None
         step.finished_seq = None
         state.live.discard(step.id)

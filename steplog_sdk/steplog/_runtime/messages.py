@@ -95,6 +95,16 @@ def drift(
     return DriftDetected("\n".join(lines), run_id=run_id, step=None, commands=commands, **facts)
 
 
+def not_forsaken(run_id: str, step: StepState) -> DriftDetected:
+    """The interrupt for a step that the program gave up when it was recorded, and waits for now."""
+    command = f"steplog show {run_id} {step.id}"
+    message = (
+        f"run {run_id}: when it was recorded, the program stopped waiting for {describe(step)} and went on without its "
+        f"result (a timeout, say). Now it keeps waiting.\nNothing was executed. What was recorded: {command}"
+    )
+    return DriftDetected(message, run_id=run_id, step=step.id, commands=(command,), nearest=step.id)
+
+
 def undecodable(run_id: str, step: StepState, error: DecodeError) -> Unreplayable:
     """The interrupt for a recorded result that this program cannot restore, as one of a class it has not imported."""
     command = f"steplog resume {run_id}"

@@ -18,13 +18,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, has_twin, unasked
+from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay, decide, has_twin, unasked
+from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash, step_id
 from steplog._runtime import messages
 from steplog._runtime.blame import blame
 from steplog._runtime.commit import Entry, reentered
-from steplog._runtime.context import Frame, advance, owner
+from steplog._runtime.context import Frame, advance, current_task, owner
 from steplog._runtime.drive import Steps
 from steplog._runtime.evidence import difference_from
 from steplog._runtime.pack import Sink
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("steplog")
 
 _PAUSE_SECONDS: Final = 0.01
+
+# How much longer than when it was recorded (twice that, and this) a step waits to be cancelled again.
+_FORSAKEN_SECONDS: Final = 60.0
 UNWRITTEN: Final = (StoreError, LogFailed, LeaseLost)
 
 
@@ -98,6 +104,8 @@ class Recorder:
         ticket.hashed = (hashed, occurrence)
         if isinstance(decision, Halt):
             raise self.halt(self._explain(decision, call, effect))
+        if isinstance(decision, Forsaken):
+            raise (yield from self._wait_to_be_cancelled(decision.step))
         if isinstance(decision, Replay):
             self.replayed += 1
             ticket.attempt = decision.step.attempt
@@ -152,6 +160,14 @@ class Recorder:
                 if not unasked(self.journal.state, self._seen, effect.scope, effect.after):
                     return self._decide(effect)
         return halt
+
+    def _wait_to_be_cancelled(self, step: StepState) -> Steps[Interrupt]:
+        waited = (step.finished or {}).get("ms", {}).get("total", 0.0) / 1000
+        deadline = time.monotonic() + _FORSAKEN_SECONDS + 2 * waited
+        while current_task() is not None and time.monotonic() < deadline:
+            yield _PAUSE_SECONDS
+            self.refuse_if_halted()
+        return self.halt(messages.not_forsaken(self.journal.run_id, step))
 
     def _explain(self, halt: Halt, call: Call, effect: Effect) -> Interrupt:
         run_id = self.journal.run_id
@@ -256,6 +272,18 @@ class Recorder:
             fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
             log.warning(what, ticket.run_id, ticket.call.target, ticket.step, fate)
         return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies)
+
+    def note_cancelled(self, ticket: Ticket) -> None:
+        """Note that the caller stopped waiting for an effect under way. Never waits: its task is being cancelled."""
+        if ticket.finished or self.closed:
+            return
+        ticket.finished = True
+        total = time.perf_counter() - ticket.began
+        data = {"outcome": "cancelled", "attempt": ticket.attempt, "ms": {"total": ms(total)}}
+        # Where it cannot be written the step is an orphan, as if the process had died here: never less safe.
+        with contextlib.suppress(*UNWRITTEN):
+            self.journal.submit(ev.STEP_FINISHED, ticket.step, orjson.dumps(data))
+            self.journal.flush_soon()
 
     def settled(self, ticket: Ticket, result: Any) -> Steps[None]:
         """Write that the tool's own `verify` found the effect done, with its encoded result."""

@@ -343,14 +343,19 @@ async def _drive_async(steps: Life, ticket: Ticket) -> Any:
 async def _perform_async(action: str, subject: Any, ticket: Ticket) -> Any:
     if action == "log":
         return await run_async(subject)
-    if action == "sleep":
-        import asyncio
+    import asyncio
 
+    if action == "sleep":
         return await asyncio.sleep(subject)
     # The coroutine is awaited in the step's scope, not only created there.
-    with _scope(action, ticket):
-        answer = subject()
-        return await answer if inspect.isawaitable(answer) else answer
+    try:
+        with _scope(action, ticket):
+            answer = subject()
+            return await answer if inspect.isawaitable(answer) else answer
+    except asyncio.CancelledError:
+        if action == "call":
+            ticket.cancelled()
+        raise
 
 
 def _scope(action: str, ticket: Ticket) -> AbstractContextManager[None]:

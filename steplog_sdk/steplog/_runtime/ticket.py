@@ -137,6 +137,10 @@ class Ticket:
         if detail is not None:
             self.finish("done", detail)
 
+    def cancelled(self) -> None:
+        """Note that the caller stopped waiting (its task was cancelled) while the effect was under way. Never waits."""
+        self.recorder.note_cancelled(self)
+
     def replayed(self, error: BaseException | None = None) -> None:
         """Note that the recorded outcome has been handed over; `error` is the exception that it was."""
         if error is not None:

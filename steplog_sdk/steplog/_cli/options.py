@@ -31,6 +31,15 @@ def common(function: F) -> F:
     return home(as_json(function))
 
 
+def on_drift(function: F) -> F:
+    """Add `--on-drift`."""
+    return click.option(
+        "--on-drift",
+        type=click.Choice(["halt", "warn", "run"]),
+        help="What to do when the program asks for something else than its log holds.  [default: halt]",
+    )(function)
+
+
 def chosen_home(home: Path) -> Path | None:
     """The home, when it was given by the option: then commands that are printed must name it as well."""
     source = click.get_current_context().get_parameter_source("home")

@@ -117,4 +117,4 @@ def command(*words: str, home: Path | None = None) -> str:
 
 def with_home(line: str, home: Path | None) -> str:
     """`line` naming the home, where it was chosen by an option and a new shell would not find it."""
-    return line if home is None else f"{line} --home {shlex.quote(str(home))}"
+    return line if home is None or " --home " in line else f"{line} --home {shlex.quote(str(home))}"

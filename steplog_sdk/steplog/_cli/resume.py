@@ -12,7 +12,7 @@ import click
 from steplog._cli import program as programs
 from steplog._cli.facts import go_on
 from steplog._cli.lookup import Found, find_run, open_run
-from steplog._cli.options import chosen_home, common
+from steplog._cli.options import chosen_home, common, on_drift
 from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
@@ -27,8 +27,9 @@ Examples:
 
 @click.command(short_help="Start a run's program again, where it stopped.", epilog=EXAMPLES)
 @click.argument("run", metavar="RUN")
+@on_drift
 @common
-def resume(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click's own form
+def resume(run: str, on_drift: str | None, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click's own form
     """Start RUN's program again: finished steps are returned from the log, the rest is done.
 
     The program runs with the arguments and in the directory that were recorded. Exit codes are those of `steplog run`.
@@ -40,8 +41,10 @@ def resume(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click'
     named_home = chosen_home(home)
     if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)
-        return record(program, home=found.home, named_home=named_home, run_id=found.run_id, as_json=as_json)
-    return _start(program, found, named_home, as_json=as_json)
+        return record(
+            program, home=found.home, named_home=named_home, run_id=found.run_id, on_drift=on_drift, as_json=as_json
+        )
+    return _start(program, found, named_home, on_drift=on_drift, as_json=as_json)
 
 
 def _say_what_changed(state: RunState, program: Program) -> None:
@@ -52,10 +55,12 @@ def _say_what_changed(state: RunState, program: Program) -> None:
         say(f"the code has changed since the run began: {before} -> {now}")
 
 
-def _start(program: Program, found: Found, named_home: Path | None, *, as_json: bool) -> int:
+def _start(program: Program, found: Found, named_home: Path | None, *, on_drift: str | None, as_json: bool) -> int:
     """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
     names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RESUME": found.run_id}
     environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
+    if on_drift:
+        environment["STEPLOG_ON_DRIFT"] = on_drift
     epoch = open_run(found).state.epoch
     words = ["-m", program.name] if program.is_module else [program.name]
     done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603

@@ -12,7 +12,7 @@ import click
 from steplog._cli import program as programs
 from steplog._cli.facts import go_on, run_facts
 from steplog._cli.lookup import Found, open_run, store_at
-from steplog._cli.options import chosen_home, common
+from steplog._cli.options import chosen_home, common, on_drift
 from steplog._cli.output import command, emit_json, printable, say, user, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog.errors import RunStopped, SteplogError
@@ -39,6 +39,7 @@ Examples:
 @click.option("--id", "run_id", metavar="ID", help="The run's id; an id that exists is resumed.  [default: a new ULID]")
 @click.option("--goal", metavar="TEXT", help="What the run is for.")
 @click.option("--durability", metavar="LEVEL", help="`durable` (survives power loss) or `process`.")
+@on_drift
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @common
 @click.argument("script")
@@ -61,6 +62,7 @@ def record(
     run_id: str | None,
     goal: str | None = None,
     durability: str | None = None,
+    on_drift: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Run a program inside a run; returns the exit code."""
@@ -71,7 +73,7 @@ def record(
     os.environ["STEPLOG_HOME"] = str(home)
     steplog.install(durability=durability)
     with programs.as_python_would(program):
-        opened = steplog.run(run_id, goal=goal, trigger={"kind": WRAPPED, "by": user()})
+        opened = steplog.run(run_id, goal=goal, on_drift=on_drift, trigger={"kind": WRAPPED, "by": user()})
         if run_id is None:
             say(f"run {opened.run_id}")
         code, line = _run(program, opened)
@@ -106,8 +108,15 @@ def _run(program: Program, opened: Run) -> tuple[int, str]:
 
 
 def _summarise(opened: Run) -> None:
+    from steplog._runtime.door import PROCESS
+
     replayed, executed = opened.replayed, opened.executed
     say(f"run {opened.run_id}: {_count(replayed)} returned from the log, {_count(executed)} executed")
+    others = [run_id for run_id in PROCESS.opened if run_id != opened.run_id]
+    if others:
+        say(
+            f"the script opened runs of its own: {', '.join(others)}; its steps are there. Start it without steplog run"
+        )
 
 
 def _count(steps: int) -> str:

@@ -177,24 +177,6 @@ def unasked(state: RunState, seen: Collection[str], scope: str, after: str | Non
     return tuple(missed)
 
 
-def has_twin(state: RunState, step_id: str | None) -> bool:
-    """Whether the log holds another step that asked for the same in the same scope.
-
-    Two branches that make the same call get its occurrences in the order in which they happen to ask, so one may find
-    itself behind the other's step.
-    """
-    step = state.steps.get(step_id or "")
-    if step is None:
-        return False
-    asked = _asked(step)
-    # A copy, because other threads add steps meanwhile.
-    return any(other.id != step.id and _asked(other) == asked for other in list(state.steps.values()))
-
-
-def _asked(step: StepState) -> tuple[str, str, str, str | None]:
-    return step.scope, step.kind, step.target, step.started.get("args_hash")
-
-
 def _nearest(state: RunState, missed: tuple[str, ...], effect: Effect) -> StepState | None:
     candidates = [state.steps[step_id] for step_id in missed]
     for same in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from typing import Any, Final
 
 from steplog._runtime.context import PASSING, Frame, frame
@@ -19,11 +20,13 @@ class Process:
     Attributes:
         settings: what `install()` decided, or None before it was called.
         runs: open recorders by run id.
+        opened: ids of the last hundred runs that this process has opened, in order.
     """
 
     def __init__(self) -> None:
         self.settings: Settings | None = None
         self.runs: dict[str, Any] = {}
+        self.opened: deque[str] = deque(maxlen=100)
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from steplog._kernel.drift import Difference, windows
 from steplog._kernel.fold import RunState, StepState
 from steplog.errors import DecodeError, DriftDetected, Indeterminate, Interrupt, LogFailed, Unreplayable
+
+
+class Named(NamedTuple):
+    """A run as a person names it on the command line.
+
+    Attributes:
+        run_id: its id.
+        option: ` --home DIR` where the command line would look for the run elsewhere, else "".
+    """
+
+    run_id: str
+    option: str = ""
+
+    def command(self, verb: str, *words: str) -> str:
+        """A command about the run, to be typed as it stands."""
+        return " ".join(("steplog", verb, self.run_id, *words)) + self.option
 
 
 def describe(step: StepState) -> str:
@@ -14,67 +30,85 @@ def describe(step: StepState) -> str:
     return f"{step.kind} {step.target} ({step.id})"
 
 
-def settle_commands(run_id: str, step: str) -> tuple[str, ...]:
+def settle_commands(run: Named, step: str) -> tuple[str, str, str]:
     """The three ways to settle a step whose outcome is not known."""
     return (
-        f"steplog resolve {run_id} {step} --done JSON",
-        f"steplog resolve {run_id} {step} --retry",
-        f"steplog resolve {run_id} {step} --failed MSG",
+        run.command("resolve", step, "--done JSON"),
+        run.command("resolve", step, "--retry"),
+        run.command("resolve", step, "--failed MSG"),
     )
 
 
-def indeterminate(run_id: str, step: StepState, detail: str = "") -> Indeterminate:
+def indeterminate(run: Named, step: StepState, detail: str = "") -> Indeterminate:
     """The interrupt for a step that may or may not have happened."""
-    done, retry, failed = commands = settle_commands(run_id, step.id)
+    done, retry, failed = commands = settle_commands(run, step.id)
     message = (
-        f"run {run_id}: {describe(step)} began (attempt {step.attempt}) and no outcome is recorded.\n"
+        f"run {run.run_id}: {describe(step)} began (attempt {step.attempt}) and no outcome is recorded.\n"
         f"It may have happened, and mode {step.mode!r} does not allow a repeat.{detail}\n"
-        f"Find out whether it happened, then settle it:\n"
+        f"Find out whether it happened, then settle it and resume:\n"
         f"  {done}    it happened, with this result\n"
         f"  {retry}        it did not happen; run it again\n"
         f"  {failed}   it did not happen and must not"
     )
-    return Indeterminate(message, run_id=run_id, step=step.id, commands=commands)
+    return Indeterminate(message, run_id=run.run_id, step=step.id, commands=commands)
 
 
-def unreplayable(run_id: str, step: StepState, why: str) -> Unreplayable:
+def unreplayable(run: Named, step: StepState, why: str) -> Unreplayable:
     """The interrupt for a step that happened and whose result cannot be returned again."""
-    done, retry, _failed = commands = settle_commands(run_id, step.id)
+    done, retry, _failed = settle_commands(run, step.id)
     message = (
-        f"run {run_id}: {describe(step)} happened, but its result cannot be returned again: {why}\n"
+        f"run {run.run_id}: {describe(step)} happened, but its result cannot be returned again: {why}\n"
         f"Running it again would repeat its effect. Give the result by hand, or allow the repeat:\n"
         f"  {done}\n"
         f"  {retry}"
     )
-    return Unreplayable(message, run_id=run_id, step=step.id, commands=commands[:2])
+    return Unreplayable(message, run_id=run.run_id, step=step.id, commands=(done, retry))
 
 
-def log_failed(run_id: str, step: str, target: str, *, begun: bool, cause: BaseException) -> LogFailed:
+def unrecordable(run: Named, step: StepState, why: str) -> Unreplayable:
+    """The interrupt for a result that cannot be written, so that it could not be returned on a resume."""
+    done, retry, _failed = settle_commands(run, step.id)
+    commands = (run.command("resume"),) if step.mode == "safe" else (done, retry)
+    then = (
+        "Its mode is 'safe', so it runs again"
+        if step.mode == "safe"
+        else "It has happened, so give its result by hand, or allow the repeat"
+    )
+    options = "\n".join(f"  {command}" for command in commands)
+    message = (
+        f"run {run.run_id}: {describe(step)} returned something that cannot be recorded: {why}\n"
+        f"Mend the step first. {then}:\n{options}"
+    )
+    return Unreplayable(message, run_id=run.run_id, step=step.id, commands=commands)
+
+
+def log_failed(run: Named, step: str, target: str, *, begun: bool, cause: BaseException) -> LogFailed:
     """The interrupt for an append that failed, before or after the effect."""
     meaning = (
         f"The effect has happened and its outcome is not in the log: on resume {step} is in doubt."
         if begun
         else "The effect did not begin."
     )
-    command = f"steplog resume {run_id}"
-    message = f"run {run_id}: step {target} ({step}) could not be recorded: {cause}\n{meaning}\nThen go on: {command}"
-    return LogFailed(message, run_id=run_id, step=step, commands=(command,))
+    command = run.command("resume")
+    what = f"run {run.run_id}: step {target} ({step}) could not be recorded: {cause}"
+    message = f"{what}\n{meaning}\nMend the cause, then go on: {command}"
+    return LogFailed(message, run_id=run.run_id, step=step, commands=(command,))
 
 
 def drift(
-    run_id: str, state: RunState, asked: str, nearest: StepState | None, missed: int, difference: Difference | None
+    run: Named, state: RunState, asked: str, nearest: StepState | None, missed: int, difference: Difference | None
 ) -> DriftDetected:
     """The interrupt for a program that no longer does what its log says.
 
     Args:
-        run_id: the run.
+        run: the run.
         state: its folded log.
         asked: the step that the program asks for now, in a few words.
         nearest: the recorded step that it is compared with, or None where the run had ended.
         missed: how many recorded steps at this place were not asked for.
         difference: the first difference between the two requests, or None when the kind or target differs.
     """
-    lines = [f"run {run_id}: the program asks for {asked}, which its log does not hold at this place."]
+    lines = [f"run {run.run_id}: the program asks for {asked}, which its log does not hold at this place."]
     facts: dict[str, Any] = {"nearest": None if nearest is None else nearest.id}
     if nearest is None:
         lines.append(f"The run has ended ({state.status}); it can be replayed, but nothing new may happen in it.")
@@ -85,34 +119,40 @@ def drift(
         recorded, found = windows(difference)
         lines += [f"First difference, at {difference.path or 'the value itself'}:", f"  - {recorded}", f"  + {found}"]
         facts.update(field=difference.path, recorded=difference.recorded, found=difference.found)
-    lines += [
-        "No effect was executed. A value that changes from run to run belongs in a step of its own, for example:",
-        '  today = steplog.step("today", lambda: date.today())',
-        'If the change is meant, resume with steplog.run(..., on_drift="run"), or start a new run:',
-    ]
-    commands = (f"steplog show {run_id}",)
-    lines.append(f"  {commands[0]}    shows what was recorded")
-    return DriftDetected("\n".join(lines), run_id=run_id, step=None, commands=commands, **facts)
+    lines.append("It was not executed.")
+    if difference is not None and difference.path not in ("kind", "target"):
+        lines += [
+            "A value that changes from run to run (time, random, a fresh id) belongs in a step of its own:",
+            '  today = steplog.step("today", lambda: date.today())',
+        ]
+    show = run.command("show")
+    if state.completed_once:
+        lines.append("What is to be done now belongs in a run of its own, under another id.")
+    else:
+        lines.append('If the change is meant, let it go on from here: steplog.run(..., on_drift="run"), or')
+        lines.append(f"  {run.command('resume', '--on-drift run')}")
+    lines.append(f"What was recorded:\n  {show}")
+    return DriftDetected("\n".join(lines), run_id=run.run_id, step=None, commands=(show,), **facts)
 
 
-def not_forsaken(run_id: str, step: StepState) -> DriftDetected:
+def not_forsaken(run: Named, step: StepState) -> DriftDetected:
     """The interrupt for a step that the program gave up when it was recorded, and waits for now."""
-    command = f"steplog show {run_id} {step.id}"
+    command = run.command("show", step.id)
     message = (
-        f"run {run_id}: when it was recorded, the program stopped waiting for {describe(step)} and went on without its "
-        f"result (a timeout, say). Now it keeps waiting.\nNothing was executed. What was recorded: {command}"
+        f"run {run.run_id}: when it was recorded, the program stopped waiting for {describe(step)} and went on without "
+        f"its result (a timeout, say). Now it keeps waiting.\nNothing was executed. What was recorded: {command}"
     )
-    return DriftDetected(message, run_id=run_id, step=step.id, commands=(command,), nearest=step.id)
+    return DriftDetected(message, run_id=run.run_id, step=step.id, commands=(command,), nearest=step.id)
 
 
-def undecodable(run_id: str, step: StepState, error: DecodeError) -> Unreplayable:
-    """The interrupt for a recorded result that this program cannot restore, as one of a class it has not imported."""
-    command = f"steplog resume {run_id}"
+def undecodable(run: Named, step: StepState, error: DecodeError) -> Unreplayable:
+    """The interrupt for a recorded result that this program cannot restore, as of a class it has not imported."""
+    command = run.command("resume")
     message = (
-        f"run {run_id}: the result of {describe(step)} is recorded, but this program cannot restore it: {error}\n"
+        f"run {run.run_id}: the result of {describe(step)} is recorded, but this program cannot restore it: {error}\n"
         f"Mend the program, then go on: {command}"
     )
-    return Unreplayable(message, run_id=run_id, step=step.id, commands=(command,))
+    return Unreplayable(message, run_id=run.run_id, step=step.id, commands=(command,))
 
 
 def why_unreplayable(outcome: dict[str, Any]) -> str:
@@ -123,12 +163,12 @@ def why_unreplayable(outcome: dict[str, Any]) -> str:
     return f"{fault.get('why', 'it could not be encoded.')}"
 
 
-def inner_drift(run_id: str, step: str, what: str, *, field: str | None, recorded: Any, found: Any) -> DriftDetected:
+def inner_drift(run: Named, step: str, what: str, *, field: str | None, recorded: Any, found: Any) -> DriftDetected:
     """The interrupt for a step whose inside is not what was recorded, such as a second request or a longer read."""
-    command = f"steplog show {run_id} {step}"
-    message = f"run {run_id}: step {step}: {what}\nNothing was sent. What was recorded: {command}"
+    command = run.command("show", step)
+    message = f"run {run.run_id}: step {step}: {what}\nNothing was sent. What was recorded: {command}"
     facts = {"field": field, "recorded": recorded, "found": found, "nearest": step}
-    return DriftDetected(message, run_id=run_id, step=step, commands=(command,), **facts)
+    return DriftDetected(message, run_id=run.run_id, step=step, commands=(command,), **facts)
 
 
 def again(interrupt: Interrupt) -> Interrupt:

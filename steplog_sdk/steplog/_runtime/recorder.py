@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay, decide, has_twin, unasked
+from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay, decide, unasked
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash, step_id
 from steplog._runtime import messages
@@ -53,6 +53,7 @@ class Recorder:
     Attributes:
         journal: the run's log.
         outer: the frame in which the run was opened, or None.
+        named: the run as commands name it.
         closed: whether the run's scope was left.
         halted: the interrupt that stopped the run, or None.
         handle: the `Run` that the program holds.
@@ -68,11 +69,13 @@ class Recorder:
         on_drift: str = "halt",
         drift_grace: float = 5.0,
         outer: Frame | None = None,
+        named: messages.Named | None = None,
         on_halt: Callable[[Interrupt], None] = lambda _interrupt: None,
     ) -> None:
         self.journal = journal
         self.redactor = redactor
         self.outer = outer
+        self.named = named or messages.Named(journal.run_id)
         self.closed = False
         self.halted: Interrupt | None = None
         self.handle: Any = None
@@ -85,6 +88,7 @@ class Recorder:
         self._inside: set[int] = set()
         self._seen: set[str] = set()
         self._counts: dict[str, dict[tuple[str, str, str], int]] = {}
+        self._branched: set[str] = set()
         self._open: dict[str, Ticket] = {}
 
     # decide ------------------------------------------------------------------------------------------------------
@@ -98,8 +102,11 @@ class Recorder:
         """
         hashed = args_hash(call.args)
         effect, occurrence, decision = self._submit(call, place, hashed)
-        if isinstance(decision, Halt) and decision.missed and self._may_race(place):
+        if isinstance(decision, Halt) and decision.missed and place.scope in self._branched:
             decision = yield from self._await_siblings(effect, decision)
+        if isinstance(decision, Halt) and decision.reason == "drift" and self._on_drift == "warn":
+            log.warning("%s", self._explain(decision, call, effect))
+            decision = decide(self.journal.state, self._seen, effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
         if isinstance(decision, Halt):
@@ -108,6 +115,7 @@ class Recorder:
             raise (yield from self._wait_to_be_cancelled(decision.step))
         if isinstance(decision, Replay):
             self.replayed += 1
+            log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
             ticket.attempt = decision.step.attempt
             ticket.recorded = Recorded(self, decision.step)
             return ticket
@@ -128,6 +136,10 @@ class Recorder:
         try:
             with self._lock:
                 self.refuse_if_halted()
+                if place.owner != owner():
+                    # Branches that make the same call may find each other's, and with it the other's next step. So
+                    # from now on a step that is missing in this scope may only be late.
+                    self._branched.add(place.scope)
                 effect, occurrence = self._identify(call, place, hashed)
                 return effect, occurrence, self._decide(effect)
         finally:
@@ -143,10 +155,8 @@ class Recorder:
         return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode), occurrence
 
     def _decide(self, effect: Effect) -> Decision:
-        return decide(self.journal.state, self._seen, effect, on_drift=self._on_drift)
-
-    def _may_race(self, place: Frame) -> bool:
-        return place.owner != owner() or has_twin(self.journal.state, place.after)
+        on_drift = "run" if self._on_drift == "run" else "halt"
+        return decide(self.journal.state, self._seen, effect, on_drift=on_drift)
 
     def _await_siblings(self, effect: Effect, halt: Halt) -> Steps[Decision]:
         """Give recorded siblings of a concurrent branch time to be submitted, before their absence counts as drift."""
@@ -167,17 +177,16 @@ class Recorder:
         while current_task() is not None and time.monotonic() < deadline:
             yield _PAUSE_SECONDS
             self.refuse_if_halted()
-        return self.halt(messages.not_forsaken(self.journal.run_id, step))
+        return self.halt(messages.not_forsaken(self.named, step))
 
     def _explain(self, halt: Halt, call: Call, effect: Effect) -> Interrupt:
-        run_id = self.journal.run_id
         if halt.reason == "indeterminate" and halt.step is not None:
-            return messages.indeterminate(run_id, halt.step)
+            return messages.indeterminate(self.named, halt.step)
         if halt.reason == "unreplayable" and halt.step is not None:
-            return messages.unreplayable(run_id, halt.step, messages.why_unreplayable(halt.step.finished or {}))
+            return messages.unreplayable(self.named, halt.step, messages.why_unreplayable(halt.step.finished or {}))
         difference = difference_from(halt.step, call, effect, self.redactor, self.journal.store.bodies)
         asked = f"{call.kind} {call.target}"
-        return messages.drift(run_id, self.journal.state, asked, halt.step, len(halt.missed), difference)
+        return messages.drift(self.named, self.journal.state, asked, halt.step, len(halt.missed), difference)
 
     # intent ------------------------------------------------------------------------------------------------------
 
@@ -202,6 +211,8 @@ class Recorder:
                 self.journal.flush_soon()
             raise
         self.executed += 1
+        what = "run %s: %s %s (%s) begins, attempt %d"
+        log.debug(what, ticket.run_id, ticket.call.kind, ticket.call.target, ticket.step, ticket.attempt)
         ticket.began = time.perf_counter()
 
     def _intend(self, ticket: Ticket) -> Entry:
@@ -333,7 +344,7 @@ class Recorder:
             return failed
         if isinstance(failed, LeaseLost):
             return self.halt(failed)
-        return self.halt(messages.log_failed(ticket.run_id, ticket.step, ticket.call.target, begun=begun, cause=failed))
+        return self.halt(messages.log_failed(self.named, ticket.step, ticket.call.target, begun=begun, cause=failed))
 
     # the end -----------------------------------------------------------------------------------------------------
 

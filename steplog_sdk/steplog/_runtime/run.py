@@ -141,11 +141,13 @@ class Run:
             on_drift=self._options["on_drift"],
             drift_grace=self._options["drift_grace"],
             outer=self._outer,
+            named=messages.Named(self.run_id, settings.home_option(self._store)),
             on_halt=self._owner.halted,
         )
         recorder.handle = self
         self._recorder = recorder
         PROCESS.runs[self.run_id] = recorder
+        PROCESS.opened.append(self.run_id)
         FRAME.set(Frame(recorder, "", None, owner()))
 
     # leaving -----------------------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ class Run:
         if stop is None:
             return None
         # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends.
-        return stop if self._outer is not None else _stopped(self.run_id, stop)
+        return stop if self._outer is not None else _stopped(recorder.named, stop)
 
     def _conclude(self, recorder: Recorder, error: BaseException | None) -> Steps[Interrupt | None]:
         try:
@@ -191,7 +193,7 @@ class Run:
         try:
             yield self._record_end(recorder, error)
         except UNWRITTEN as failed:
-            return messages.log_failed(self.run_id, "", "the end of the run", begun=True, cause=failed)
+            return messages.log_failed(recorder.named, "", "the end of the run", begun=True, cause=failed)
         return error if isinstance(error, Interrupt) else None
 
     def _record_end(self, recorder: Recorder, error: BaseException | None) -> Entry:
@@ -201,6 +203,9 @@ class Run:
             data["unplayed"] = len(unplayed)
             message = "run %s ended without asking for %d step(s) that its log holds, first %s. See: steplog show %s"
             log.warning(message, self.run_id, len(unplayed), unplayed[0], self.run_id)
+        outcome = data.get("outcome", "suspended")
+        what = "run %s: %s; %d step(s) returned from the log, %d executed"
+        log.info(what, self.run_id, outcome, recorder.replayed, recorder.executed)
         return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
 
     def _end(self, recorder: Recorder, error: BaseException | None) -> tuple[str, dict[str, Any]]:
@@ -224,10 +229,10 @@ class Run:
         return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": told}
 
 
-def _stopped(run_id: str, interrupt: Interrupt) -> RunStopped:
-    commands = (*interrupt.commands, f"steplog resume {run_id}")
-    message = f"run {run_id} stopped ({interrupt.reason}).\n{interrupt}"
-    stopped = RunStopped(message, run_id=run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
+def _stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
+    commands = (*interrupt.commands, run.command("resume"))
+    message = f"run {run.run_id} stopped ({interrupt.reason}).\n{interrupt}"
+    stopped = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
     stopped.__cause__ = interrupt
     return stopped
 
@@ -244,7 +249,7 @@ def run(
     workflow: str | None = None,
     version: str | None = None,
     trigger: str | dict[str, Any] | None = None,
-    on_drift: str = "halt",
+    on_drift: str | None = None,
     durability: str | None = None,
     store: Store | None = None,
 ) -> Run:
@@ -258,7 +263,7 @@ def run(
         version: its code revision; the git commit or the digest of the main script by default.
         trigger: what or who started it, as text or as `{"kind": ..., "by": ...}`.
         on_drift: what to do when the program no longer does what the log says: `halt` (default), or `warn` or `run` to
-            go on, returning what matches and running the rest.
+            go on, returning what matches and running the rest; `STEPLOG_ON_DRIFT`.
         durability: level for this run, `durable` or `process`; as installed by default.
         store: where the run lives; as installed by default.
 
@@ -282,7 +287,7 @@ def run(
         "workflow": workflow,
         "version": version,
         "trigger": {"kind": trigger} if isinstance(trigger, str) else trigger or {"kind": "program"},
-        "on_drift": settings.check_on_drift(on_drift),
+        "on_drift": settings.check_on_drift(on_drift or os.environ.get("STEPLOG_ON_DRIFT") or "halt"),
         "drift_grace": installed.drift_grace,
         "durability": level,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,6 +115,12 @@ def _file_store(home: str, durability: Durability) -> Store:
     from steplog.stores.files import FileStore
 
     return FileStore(home, durability=durability)
+
+
+def home_option(store: Store) -> str:
+    """` --home DIR` where the command line, started in the same place, would look for the store elsewhere, else ""."""
+    home = getattr(store, "home", None)
+    return "" if home is None or home == _default_home(os.environ) else f" --home {shlex.quote(home)}"
 
 
 def redactor() -> Redactor:

@@ -238,7 +238,7 @@ def _conclude(tool: Tool, recorder: Recorder, ticket: Ticket, result: Any) -> Li
         fault = {"path": refused.path, "type": refused.type_name, "why": str(refused)}
         yield "log", recorder.finish(ticket, "done", {"unreplayable": fault})
         state = recorder.journal.state.steps[ticket.step]
-        raise recorder.halt(messages.unreplayable(ticket.run_id, state, str(refused))) from refused
+        raise recorder.halt(messages.unrecordable(recorder.named, state, str(refused))) from refused
     yield "log", recorder.finish(ticket, "done", {"result": tree})
     return result
 
@@ -250,7 +250,7 @@ def _verify(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any
         answer = yield "ask", functools.partial(tool.verify, *arguments, **named)
     except Exception as error:
         detail = f"\nIts verify function raised {type(error).__name__}: {error}"
-        raise recorder.halt(messages.indeterminate(ticket.run_id, state, detail)) from error
+        raise recorder.halt(messages.indeterminate(recorder.named, state, detail)) from error
     if isinstance(answer, Happened):
         yield "log", recorder.settled(ticket, encode(answer.result, where="verify", classes=tool.classes))
         return answer
@@ -263,7 +263,7 @@ def _verify(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any
             f"\nIts verify function returned {answer!r}; it must return steplog.Happened(result), "
             f"steplog.NOT_HAPPENED or steplog.UNKNOWN."
         )
-    raise recorder.halt(messages.indeterminate(ticket.run_id, state, detail))
+    raise recorder.halt(messages.indeterminate(recorder.named, state, detail))
 
 
 def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -72,12 +72,11 @@ class Recorded:
         try:
             return fetch(recorded, self._recorder.journal.store.bodies)
         except (BodyMissing, Corrupt) as gone:
-            run_id = self._recorder.journal.run_id
-            raise self._recorder.halt(messages.unreplayable(run_id, self._step, str(gone))) from gone
+            raise self._recorder.halt(messages.unreplayable(self._recorder.named, self._step, str(gone))) from gone
 
     def undecodable(self, error: DecodeError) -> Interrupt:
         """Halt the run because this program cannot restore the result. Returns the interrupt, to be raised."""
-        return self._recorder.halt(messages.undecodable(self._recorder.journal.run_id, self._step, error))
+        return self._recorder.halt(messages.undecodable(self._recorder.named, self._step, error))
 
 
 class Ticket:
@@ -154,5 +153,5 @@ class Ticket:
     def diverged(self, message: str, *, field: str | None = None, recorded: Any = None, found: Any = None) -> Interrupt:
         """Halt the run: what happens inside this step is not what was recorded. Raises DriftDetected."""
         raise self.recorder.halt(
-            messages.inner_drift(self.run_id, self.step, message, field=field, recorded=recorded, found=found)
+            messages.inner_drift(self.recorder.named, self.step, message, field=field, recorded=recorded, found=found)
         )

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Effect, Halt, Proceed, Replay, decide, has_twin, unasked
+from steplog._kernel.decide import Effect, Halt, Proceed, Replay, decide, unasked
 from steplog._kernel.fold import FINISHED, fold
 from tests.kernel.logs import MODES, STEP_IDS, Log, completed, effects_in, hostile, logs
 
@@ -236,13 +236,3 @@ def test_another_place_is_no_drift():
     assert decide(log.state, {"s_a"}, new(after="s_a")) == Proceed(1)
     assert decide(log.state, set(), new(scope="s_x")) == Proceed(1)
     assert isinstance(decide(log.state, set(), new()), Halt)
-
-
-def test_a_twin_asked_for_the_same_in_the_same_scope():
-    log = Log().begin()
-    for step, scope, hashed in (("s_a", "", "1"), ("s_b", "", "1"), ("s_c", "", "2"), ("s_d", "s_x", "1")):
-        log.start(step, scope=scope, args_hash=hashed)
-
-    assert [has_twin(log.state, step) for step in ("s_a", "s_b", "s_c", "s_d", "s_x", None)] == [True, True] + [
-        False
-    ] * 4

@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -183,8 +183,27 @@ def nest(label: str, body: str) -> list[Any]:
 
 @steplog.step(name="unsafe")
 async def unsafe_async(label: str) -> str:
-    await asyncio.sleep(0)
-    return world.effect(label)
+    return await asyncio.to_thread(world.effect, label)
+
+
+@steplog.step(name="keyed", mode="keyed")
+async def keyed_async(label: str, *, idempotency_key: str) -> str:
+    return await asyncio.to_thread(world.effect, label)
+
+
+@steplog.step(name="safe", mode="safe")
+async def safe_async(label: str) -> str:
+    return await asyncio.to_thread(world.effect, label)
+
+
+@steplog.step(name="refuse")
+async def refuse_async(label: str) -> str:
+    raise Declined(await asyncio.to_thread(world.effect, label))
+
+
+@steplog.step(name="outage", mode="safe")
+async def outage_async(label: str) -> str:
+    return await asyncio.to_thread(world.outage, label)
 
 
 @steplog.step(name="nest", mode="safe")
@@ -193,6 +212,7 @@ async def nest_async(label: str, body: str) -> list[Any]:
 
 
 TOOLS = {"unsafe": unsafe, "keyed": keyed, "safe": safe}
+ASYNC_TOOLS = {"unsafe": unsafe_async, "keyed": keyed_async, "safe": safe_async}
 
 
 def play(node: Any) -> Any:
@@ -226,7 +246,15 @@ def play(node: Any) -> Any:
                 return play(body)
             finally:
                 play(last)
-    return _leaf(node)
+        case Act(mode, label):
+            return TOOLS[mode](label)
+        case Refuse(label):
+            return refuse(label)
+        case Outage(label):
+            return outage(label)
+        case Value(label):
+            return steplog.step(label, lambda: f"value {label}")
+    raise TypeError(f"{node!r} is no part of a program")
 
 
 async def play_async(node: Any) -> Any:
@@ -258,22 +286,22 @@ async def play_async(node: Any) -> Any:
                 return await play_async(body)
             finally:
                 await play_async(last)
-        case Act("unsafe", label):
-            return await unsafe_async(label)
-    return _leaf(node)
-
-
-def _leaf(node: Any) -> str:
-    match node:
         case Act(mode, label):
-            return TOOLS[mode](label)
+            return await ASYNC_TOOLS[mode](label)
         case Refuse(label):
-            return refuse(label)
+            return await refuse_async(label)
         case Outage(label):
-            return outage(label)
+            return await outage_async(label)
         case Value(label):
-            return steplog.step(label, lambda: f"value {label}")
+            return await steplog.step(label, _value(label))
     raise TypeError(f"{node!r} is no part of a program")
+
+
+def _value(label: str) -> Callable[[], Awaitable[str]]:
+    async def fetch() -> str:
+        return f"value {label}"
+
+    return fetch
 
 
 def _key(body: Any) -> str:

@@ -12,10 +12,10 @@ Kill it anywhere and run it again: finished steps return what was recorded, and 
 from __future__ import annotations
 
 from steplog._kernel.codec import register_codec
+from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.api import step
 from steplog._runtime.install import install, uninstall
 from steplog._runtime.run import Run, current_run, run
-from steplog._runtime.step import NOT_HAPPENED, UNKNOWN, Happened
 from steplog.errors import (
     Corrupt,
     DriftDetected,

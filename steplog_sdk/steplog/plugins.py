@@ -30,6 +30,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
 from steplog._kernel.redact import redact_request
+from steplog._runtime.context import current_task
 from steplog._runtime.door import active, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import Body
@@ -80,13 +81,13 @@ def begin(call: Call) -> Ticket | None:
         Interrupt: the run is halted, or halts because of this effect.
         NotInRun: no run is open here, under `install(strict=True)`.
     """
-    place = place_of(call.kind, call.target)
-    return None if place is None else run(place.recorder.begin(call, place))
+    place = place_of(call.kind, call.target, call.mode)
+    return None if place is None else run(place.recorder.begin(call, place, may_wait=current_task() is None))
 
 
 async def begin_async(call: Call) -> Ticket | None:
     """Submit an effect from a task. The event loop never waits for the disk."""
-    place = place_of(call.kind, call.target)
+    place = place_of(call.kind, call.target, call.mode)
     return None if place is None else await run_async(place.recorder.begin(call, place))
 
 

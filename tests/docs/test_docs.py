@@ -73,7 +73,9 @@ def test_every_promise_names_tests_that_exist(promise):
 
 def test_every_event_type_is_documented_and_folded():
     types = {
-        value for name, value in vars(events).items() if isinstance(value, str) and re.fullmatch(r"(run|step|log)\.\w+", value)
+        value
+        for name, value in vars(events).items()
+        if isinstance(value, str) and re.fullmatch(r"(run|step|log)\.\w+", value)
     }
     documented = set(re.findall(r"^\| `(\w+\.\w+)`", FORMAT, re.MULTILINE))
 

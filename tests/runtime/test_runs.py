@@ -186,11 +186,37 @@ def test_other_bad_arguments_are_refused():
 
 
 def test_the_environment_names_only_the_first_run(monkeypatch):
-    monkeypatch.setattr("steplog._runtime.run._taken_from_environment", False)
+    monkeypatch.setattr("steplog._runtime.run._unnamed", 0)
     monkeypatch.setenv("STEPLOG_RUN_ID", "from-env")
 
     assert steplog.run().run_id == "from-env"
     assert steplog.run().run_id != "from-env"
+
+
+def test_the_environment_can_name_a_later_run(monkeypatch):
+    monkeypatch.setattr("steplog._runtime.run._unnamed", 0)
+    monkeypatch.setenv("STEPLOG_RUN_ID", "from-env")
+    monkeypatch.setenv("STEPLOG_RUN_NTH", "1")
+
+    assert steplog.run().run_id != "from-env"
+    assert steplog.run().run_id == "from-env"
+
+
+def test_a_run_inside_a_run_is_found_again_without_a_name():
+    calls = []
+
+    def agent():
+        with steplog.run("outer"):
+            for _ in range(2):
+                with steplog.run() as inner:
+                    steplog.step("x", lambda: calls.append(1))
+                    names.append(inner.run_id)
+
+    names = []
+    agent(), agent()
+
+    assert names == ["outer.1", "outer.2"] * 2
+    assert calls == [1, 1]
 
 
 def test_one_run_has_one_writer_in_this_process_and_in_others(home):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import inspect
 import json
 import random
@@ -266,11 +268,11 @@ def test_a_call_that_does_not_fit_raises_what_it_always_raised():
     def tool(a):
         return a
 
-    with steplog.run("r") as run:
-        for call in (tool, lambda: tool(1, 2), lambda: tool(1, a=1), lambda: tool(b=1)):
-            with pytest.raises(TypeError, match="tool"):
-                call()
-        assert run.state.steps == {}
+    for _ in range(2):
+        with steplog.run("r"):
+            for call in (tool, lambda: tool(1, 2), lambda: tool(1, a=1), lambda: tool(b=1)):
+                with pytest.raises(TypeError, match="tool"):
+                    call()
 
 
 def test_outside_a_run_it_passes_through_and_warns_once(caplog):
@@ -520,3 +522,132 @@ def test_secrets_of_the_environment_are_in_no_file(home, monkeypatch):
     for step in state.steps.values():
         for name in body_names({"started": step.started, "finished": step.finished}):
             assert not any(spelling in bodies.get(name) for spelling in spellings)
+
+
+def test_a_decorator_in_between_that_adds_arguments_lets_no_call_escape():
+    sent = []
+
+    def inject(fn):
+        @functools.wraps(fn)
+        def call(to):
+            return fn(object(), to)
+
+        return call
+
+    @steplog.step
+    @inject
+    def mail(client, to):
+        sent.append(to)
+
+    for _ in range(2):
+        with steplog.run("r"):
+            mail("ada")
+
+    assert sent == ["ada"]
+
+
+def test_what_a_partial_has_bound_is_part_of_the_call():
+    def charge(who, cents):
+        return f"{who} {cents}"
+
+    ada, bob = (steplog.step(name="charge")(functools.partial(charge, who)) for who in ("ada", "bob"))
+    with steplog.run("r"):
+        assert (ada(1), bob(1)) == ("ada 1", "bob 1")
+    with steplog.run("r") as run:
+        assert (bob(1), ada(1)) == ("bob 1", "ada 1")
+        assert run.executed == 0
+
+
+def test_two_functions_that_happen_to_have_one_name_are_refused():
+    def sms():
+        @steplog.step
+        def notify(x):
+            return x
+
+        return notify
+
+    def mail():
+        @steplog.step
+        def notify(x):
+            return -x
+
+        return notify
+
+    with steplog.run("r"):
+        assert (sms()(1), sms()(2)) == (1, 2)
+        with pytest.raises(steplog.InvalidArgument, match="two different functions"):
+            mail()(1)
+
+
+def test_a_tool_that_changes_its_argument_is_told(caplog):
+    @steplog.step
+    def add(items, x):
+        items.append(x)
+        return x
+
+    with steplog.run("r"):
+        add([], 1), add([], 2)
+
+    assert caplog.text.count("changes an argument") == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ValueError("\ud800 torn"),
+        lambda: ValueError("x" * 3_000_000),
+        lambda: type("Broken", (Exception,), {"__str__": lambda self: 1 / 0})(),
+    ],
+    ids=["surrogate", "large", "unprintable"],
+)
+def test_any_failure_can_be_recorded(make, state_of):
+    @steplog.step
+    def tool():
+        raise make()
+
+    for _ in range(2):
+        with steplog.run("r"), contextlib.suppress(Exception):
+            tool()
+
+    (step,) = state_of("r").steps.values()
+    assert (step.status, step.attempt) == ("failed", 1)
+
+
+def test_a_failure_that_lost_a_secret_is_not_returned_without_it():
+    secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" + "K1l2M3n4O5p6Q7r8"
+
+    @steplog.step
+    def tool():
+        raise ValueError(f"bad token {secret}")
+
+    with steplog.run("r"), pytest.raises(ValueError, match=secret):
+        tool()
+    with pytest.raises(steplog.RunStopped, match="secret"), steplog.run("r"):
+        tool()
+
+
+def test_a_secret_that_looks_like_a_number_leaves_numbers_alone(monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "20240131")
+    with steplog.run("r"):
+        assert steplog.step("n", lambda: [7720240131, "x"]) == [7720240131, "x"]
+    with steplog.run("r") as run:
+        assert steplog.step("n", list) == [7720240131, "x"]
+        assert run.executed == 0
+
+
+def test_an_interrupt_that_holds_a_secret_is_recorded_without_it(home):
+    secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" + "K1l2M3n4O5p6Q7r8"
+
+    def find():
+        raise OSError(f"token {secret} refused")
+
+    @steplog.step(mode="verify", verify=find)
+    def tool():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), steplog.run("r"):
+        tool()
+    with pytest.raises(steplog.RunStopped), steplog.run("r"):
+        tool()
+
+    assert secret not in (home / "runs/r/events.jsonl").read_text()

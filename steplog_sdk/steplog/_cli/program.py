@@ -62,7 +62,9 @@ def recorded(entry: dict[str, Any] | None, run_id: str) -> Program:
     Raises:
         SteplogError: the run names none, or it is not there any more.
     """
-    entry = entry or {}
+    from steplog._kernel.codec import decode
+
+    entry = decode(entry or {})
     name = entry.get("module") or entry.get("script")
     if not name:
         message = (

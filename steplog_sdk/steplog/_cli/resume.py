@@ -57,7 +57,8 @@ def _say_what_changed(state: RunState, program: Program) -> None:
 
 def _start(program: Program, found: Found, named_home: Path | None, *, on_drift: str | None, as_json: bool) -> int:
     """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
-    names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RESUME": found.run_id}
+    nth = (open_run(found).state.created.get("entry") or {}).get("nth", 0)
+    names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RUN_NTH": str(nth), "STEPLOG_RESUME": found.run_id}
     environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
     if on_drift:
         environment["STEPLOG_ON_DRIFT"] = on_drift

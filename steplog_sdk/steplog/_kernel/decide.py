@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
+from steplog._kernel.fold import FAILED, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
 
 # What a mode permits, from least to most. The stricter of the recorded and the declared mode counts, with one
 # exception in `_orphan_mode`: code that newly declares a step safe settles what an older revision left in doubt.
@@ -85,43 +85,97 @@ class Halt(NamedTuple):
 Decision = Replay | Proceed | Forsaken | Halt
 
 
-def decide(state: RunState, seen: Collection[str], effect: Effect, *, on_drift: str = "halt") -> Decision:
+def decide(
+    state: RunState,
+    seen: Collection[str],
+    effect: Effect,
+    *,
+    owed: Collection[str] = (),
+    on_drift: str = "halt",
+) -> Decision:
     """Decide on an effect.
 
     Args:
         state: the folded log.
         seen: ids of the steps that this dispatch has submitted so far.
         effect: the effect; its id may or may not be in the log.
+        owed: recorded side effects, in recorded order, that this dispatch has not asked for yet. What was recorded can
+            only have depended on what was recorded, so a program that still does what it did asks for all of them
+            before it does anything new. One that does something new first may be about to take another way, and the
+            old effect and the new one would both have happened.
         on_drift: `halt`, `warn` or `run`; with the latter two a new step runs although the log holds another one.
     """
+    decision = _decide(state, seen, effect, on_drift)
+    if isinstance(decision, Proceed) and effect.mode != "safe" and on_drift == "halt":
+        missed = tuple(step for step in owed if step != effect.id)
+        if missed:
+            return Halt("drift", _nearest(state, missed, effect), missed)
+    return decision
+
+
+def _decide(state: RunState, seen: Collection[str], effect: Effect, on_drift: str) -> Decision:
     step = state.steps.get(effect.id)
     if step is None:
         return _new(state, seen, effect, on_drift)
+    if step.given_up is not None and not step.allowed and (state.last_start > step.given_up or state.completed_once):
+        return Forsaken(step)
     if step.status in FINISHED:
         return _finished(state, step, effect)
-    decision = _unfinished(state, step, effect)
+    decision = _unfinished(step, effect)
     if isinstance(decision, Proceed) and state.completed_once and on_drift == "halt" and not step.allowed:
         # The run ended without this step, which was left behind or cancelled; it must not happen after the end.
         return Halt("drift")
     return decision
 
 
+def owed_by(state: RunState) -> dict[str, None]:
+    """The side effects of a log that a program which is started again must ask for, in recorded order."""
+    owing = (
+        step
+        for step in state.steps.values()
+        if step.mode != "safe" and not step.allowed and step.id not in state.retry
+        if step.status in FINISHED or step.orphan or step.given_up is not None
+    )
+    return dict.fromkeys(step.id for step in owing)
+
+
+def inside(state: RunState, scope: str) -> list[StepState]:
+    """All steps inside a step, at any depth."""
+    found: list[StepState] = []
+    scopes = {scope}
+    for step in state.steps.values():
+        # An inner step starts after its outer one, so one pass in recorded order sees every depth.
+        if step.scope in scopes:
+            scopes.add(step.id)
+            found.append(step)
+    return found
+
+
+def behind(state: RunState, step: StepState) -> list[str]:
+    """Ids of the steps that followed a step in its own context, one after the other."""
+    found: list[str] = []
+    queue = [step.id]
+    while queue:
+        following = state.followers.get((step.scope, queue.pop()), [])
+        queue += [each for each in following if each not in found]
+        found += [each for each in following if each not in found]
+    return found
+
+
 def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
     if step.status == FAILED and step.id in state.retry and not state.completed_once:
         return Proceed(step.attempt + 1)
     outcome = step.finished or {}
-    if step.status == DONE and ("unreplayable" in outcome or "redacted" in outcome):
+    if "unreplayable" in outcome or "redacted" in outcome:
         if step.mode == "safe" and effect.mode == "safe" and not state.completed_once:
             return Proceed(step.attempt + 1)
         return Halt("unreplayable", step)
     return Replay(step)
 
 
-def _unfinished(state: RunState, step: StepState, effect: Effect) -> Decision:
+def _unfinished(step: StepState, effect: Effect) -> Decision:
     if step.allowed:
         return Proceed(step.attempt + 1)
-    if step.given_up is not None and (state.last_start > step.given_up or state.completed_once):
-        return Forsaken(step)
     if step.status not in (RUNNING, INDETERMINATE) and not step.orphan:
         return Proceed(step.attempt + 1)
     if step.status == RUNNING:

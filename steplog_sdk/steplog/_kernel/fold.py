@@ -92,6 +92,7 @@ class RunState:
         ended: data of the newest `run.ended` or `run.suspended`, or None while it runs.
         epoch: epoch of the newest claim; 0 in a new log.
         claim: data of the newest claim.
+        claim_seq: its sequence number; -1 before the first.
         seq: sequence number of the newest event; -1 in a new log.
         head: seal of the newest event, or None in a new log.
         first_ts: timestamp of the first event, for people.
@@ -110,6 +111,7 @@ class RunState:
     ended: dict[str, Any] | None = None
     epoch: int = 0
     claim: dict[str, Any] = field(default_factory=dict)
+    claim_seq: int = -1
     seq: int = -1
     head: str | None = None
     first_ts: str = ""
@@ -163,6 +165,7 @@ def _created(state: RunState, event: Event) -> None:
 def _claimed(state: RunState, event: Event) -> None:
     state.epoch = event.epoch
     state.claim = event.data
+    state.claim_seq = event.seq
     if not state.completed_once:
         state.status = RUNNING
         state.reason = None
@@ -232,6 +235,11 @@ def _started(state: RunState, event: Event) -> None:
         )
         state.followers.setdefault((scope, after), []).append(step_id)
     else:
+        if known.finished_seq is not None and known.finished_seq > state.claim_seq:
+            # Its own retry policy repeats it, afresh: a call inside that timed out in the last attempt is made again.
+            for inner in state.steps.values():
+                if inner.scope == step_id:
+                    inner.given_up = None
         if step_id in state.retry:
             # What the program did next, it did because this step had failed. It may take another way now.
             state.followers.pop((known.scope, step_id), None)
@@ -267,7 +275,8 @@ def _finished(state: RunState, event: Event) -> None:
 def _give_up(state: RunState, step: StepState, event: Event) -> None:
     """The caller stopped waiting: the outcome is as open as after a crash, but the program may have gone on."""
     state.live.discard(step.id)
-    _orphaned(step)
+    if step.status not in FINISHED:
+        _orphaned(step)
     if state.status != "suspended":
         # After a halt, whatever is still under way is cancelled; that says nothing about the program.
         step.given_up = event.seq
@@ -291,6 +300,8 @@ def _skipped(state: RunState, event: Event) -> None:
         return
     state.live.discard(step.id)
     # The effect did not begin, so the step is where it was before this attempt; only the attempt number is used up.
+    step.given_up = event.seq
+    state.given_up.add(step.id)
     if step.doubt:
         _orphaned(step)
     else:

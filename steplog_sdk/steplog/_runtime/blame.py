@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from steplog._kernel.fold import StepState
+from steplog._kernel.fold import RunState, StepState
 
 
 def blame(error: BaseException, step: str) -> None:
@@ -22,29 +22,34 @@ def blame(error: BaseException, step: str) -> None:
         trail.append(step)
 
 
-def blamed(error: BaseException | None, steps: Mapping[str, StepState]) -> list[str]:
+def blamed(error: BaseException | None, state: RunState) -> list[str]:
     """Ids of the steps whose failure an exception is, or was caused by.
 
     Args:
-        error: the exception.
-        steps: the steps of the run; behind the failure of a step only those inside it count as its cause.
+        error: the exception that leaves a run or a step.
+        state: the folded log; behind the failure of a step only those inside it count as its cause, and a failure
+            behind which the program went on to another step has been handled, unless it is itself what is leaving.
     """
     found: list[str] = []
-    queue: list[tuple[BaseException | None, str]] = [(error, "")]
+    queue: list[tuple[BaseException | None, str, bool]] = [(error, "", True)]
     visited = set()
     while queue:
-        current, within = queue.pop()
+        current, within, leaving = queue.pop()
         if current is None or (id(current), within) in visited:
             continue
         visited.add((id(current), within))
-        trail = [step for step in current.__dict__.get("__steplog_steps__", ()) if _inside(step, within, steps)]
-        found += [step for step in trail if step not in found]
+        trail = [step for step in current.__dict__.get("__steplog_steps__", ()) if _inside(step, within, state.steps)]
+        found += [step for step in trail if step not in found and (leaving or not _went_on(step, state))]
         # The first of a trail is the step in which the exception was raised; the others it only passed through.
         origin = trail[0] if trail else within
-        queue += [(current.__cause__, origin), (current.__context__, origin)]
+        queue += [(current.__cause__, origin, False), (current.__context__, origin, False)]
         if isinstance(current, BaseExceptionGroup):
-            queue += [(part, within) for part in current.exceptions]
+            queue += [(part, within, leaving) for part in current.exceptions]
     return found
+
+
+def _went_on(step: str, state: RunState) -> bool:
+    return bool(step in state.steps and state.followers.get((state.steps[step].scope, step)))
 
 
 def _inside(step: str, outer: str, steps: Mapping[str, StepState]) -> bool:
@@ -52,3 +57,12 @@ def _inside(step: str, outer: str, steps: Mapping[str, StepState]) -> bool:
     while outer and scope != outer and scope in steps:
         scope = steps[scope].scope
     return scope == outer or not outer
+
+
+def told(error: BaseException) -> dict[str, str]:
+    """Class and message of an exception, as text that any log can hold."""
+    try:
+        message = str(error)
+    except Exception as broken:  # noqa: BLE001  # an exception that cannot print itself is still a failure to record
+        message = f"<its message raises {type(broken).__name__}>"
+    return {"type": type(error).__name__, "message": message[:2000].encode("utf-8", "backslashreplace").decode()}

@@ -251,10 +251,11 @@ class Commit:
         """Have the committer thread write what is pending, without waiting for it."""
         with self._queue:
             if self._committer is None and not self._closed:
-                self._committer = threading.Thread(
-                    target=self._run_committer, name=f"steplog-commit-{self._run_id}", daemon=True
-                )
-                self._committer.start()
+                name = f"steplog-commit-{self._run_id}"
+                committer = threading.Thread(target=self._run_committer, name=name, daemon=True)
+                # Only what has started is remembered: a thread that could not start would be waited for for ever.
+                committer.start()
+                self._committer = committer
             self._wake.notify()
 
     def _run_committer(self) -> None:

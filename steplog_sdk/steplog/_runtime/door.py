@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 from collections import deque
 from typing import Any, Final
 
-from steplog._runtime.context import PASSING, Frame, frame
+from steplog._runtime.context import FRAME, PASSING, Frame, frame
 from steplog._runtime.settings import Settings
 from steplog.errors import NotInRun
 
 log: Final = logging.getLogger("steplog")
+
+
+# Set while a run is open, to the process that has it. A worker process that is started meanwhile inherits it.
+MARK: Final = "STEPLOG_RUN_OPEN_IN"
 
 
 class Process:
@@ -30,6 +36,18 @@ class Process:
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
+    def opened_run(self, run_id: str, recorder: Any) -> None:
+        """Note that a run is open."""
+        self.runs[run_id] = recorder
+        self.opened.append(run_id)
+        os.environ[MARK] = str(os.getpid())
+
+    def closed_run(self, run_id: str) -> None:
+        """Note that a run is over."""
+        self.runs.pop(run_id, None)
+        if not self.runs:
+            os.environ.pop(MARK, None)
+
     def warn_once(self, topic: str, message: str) -> None:
         """Log a warning the first time a topic comes up in this process."""
         with self._lock:
@@ -47,17 +65,19 @@ class Process:
 PROCESS: Final = Process()
 
 
-def place_of(kind: str, target: str) -> Frame | None:
+def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
     """The place in the open run that an effect belongs to, or None when it is to pass through untouched.
 
     Raises:
-        NotInRun: under `install(strict=True)`, for an effect that would escape the log.
+        NotInRun: for an effect that would escape the log: a tool that is not safe to repeat, in a worker whose run is
+            over or lost; under `install(strict=True)` every tool and model call outside a run.
+        Interrupt: the run that the worker belongs to was halted.
     """
     found = frame()
     if PASSING.get():
         return None
     if found is None:
-        _outside(kind, target)
+        _outside(kind, target, mode)
     return found
 
 
@@ -66,22 +86,43 @@ def active() -> bool:
     return not PASSING.get() and frame() is not None
 
 
-def _outside(kind: str, target: str) -> None:
+def _outside(kind: str, target: str, mode: str) -> None:
     settings = PROCESS.settings
-    if PROCESS.runs:
+    over = FRAME.get()
+    repeated = kind == "tool_call" and mode != "safe"
+    if over is not None:
+        # A branch that outlived its run. What it does now is in no log, so a resumed run would do it again.
+        over.recorder.refuse_if_halted()
+        run_id = over.recorder.journal.run_id
+        topic, what = "over", f"{kind} {target} was called in a worker of run {run_id}, which is over. {_WAIT}"
+    elif PROCESS.runs or _is_worker_of_a_run():
         topic = "lost"
-        what = (
-            f"{kind} {target} was called in a thread or task that has lost its run (open: {', '.join(PROCESS.runs)}); "
-            f"it is not recorded. Start the worker inside the run, or open the run in the worker."
-        )
+        what = f"{kind} {target} was called in a thread, task or process that has lost its run{_open_runs()}. {_START}"
     else:
-        topic = "outside"
-        what = (
-            f"{kind} {target} was called outside any run; it is not recorded. "
-            f'Put the agent inside: with steplog.run("my-run-id"): ...'
-        )
-    if settings is not None and settings.strict and kind != "local":
-        raise NotInRun(what)
-    if settings is not None:
+        topic, what = "outside", f"{kind} {target} was called outside any run; it is not recorded. {_PUT}"
+        repeated = False
+    if repeated or (settings is not None and settings.strict and kind != "local"):
+        raise NotInRun(f"{what}\nIt was not executed.")
+    if settings is not None or PROCESS.runs:
         PROCESS.warn_once(topic, f"{what} (Said once; further ones are logged at debug level.)")
     log.debug(what)
+
+
+_WAIT: Final = "Wait for every branch before the run's block ends, as asyncio.TaskGroup does."
+_START: Final = "Start the worker inside the run, or open a run in the worker."
+_PUT: Final = 'Put the agent inside: with steplog.run("my-run-id"): ...'
+
+
+def _open_runs() -> str:
+    return f" (open: {', '.join(PROCESS.runs)})" if PROCESS.runs else ""
+
+
+def _is_worker_of_a_run() -> bool:
+    """Whether this is a worker process that multiprocessing started while its parent had a run open."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    return (
+        MARK in os.environ
+        and multiprocessing is not None
+        and multiprocessing.parent_process() is not None
+        and os.environ[MARK] != str(os.getpid())
+    )

@@ -9,9 +9,20 @@ from typing import TypeVar
 from steplog._runtime.commit import Entry
 
 T = TypeVar("T")
-Wait = Entry | float
+
+
+class Pause:
+    """Something to wait for: a number of seconds."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+Wait = Entry | Pause
 Steps = Generator[Wait, None, T]
-"""Yields what it waits for: an entry until it is in the log, or a number of seconds."""
+"""Yields what it waits for: an entry until it is in the log, or a pause."""
 
 
 def run(steps: Steps[T]) -> T:
@@ -50,7 +61,7 @@ def _block(wait: Wait) -> None:
     if isinstance(wait, Entry):
         wait.commit.wait(wait)
     else:
-        time.sleep(wait)
+        time.sleep(wait.seconds)
 
 
 async def _pause(wait: Wait) -> None:
@@ -59,4 +70,4 @@ async def _pause(wait: Wait) -> None:
     else:
         import asyncio
 
-        await asyncio.sleep(wait)
+        await asyncio.sleep(wait.seconds)

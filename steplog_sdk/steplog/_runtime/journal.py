@@ -17,6 +17,7 @@ from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState, fold
 from steplog._kernel.line import Chain
 from steplog._runtime.commit import Commit, Entry
+from steplog._runtime.pack import clean_json
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
@@ -67,7 +68,7 @@ class Journal:
     def _claim(self, writer: Writer, created: Callable[[], dict[str, Any]], redactor: Redactor) -> None:
         if not self.resumed:
             first = {"format": ev.FORMAT, "run_id": self.run_id, **created()}
-            self.submit(ev.RUN_CREATED, None, redactor.redact(orjson.dumps(first))[0])
+            self.submit(ev.RUN_CREATED, None, clean_json(redactor, orjson.dumps(first))[0])
         if writer.recovered is not None:
             self.submit(ev.LOG_RECOVERED, None, orjson.dumps(writer.recovered._asdict()))
         claim = {"pid": os.getpid(), "host": os.uname().nodename, "boot_id": boot_id(), "started": time.time()}

@@ -8,6 +8,8 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from steplog._kernel.codec import encode
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -38,14 +40,14 @@ def main_script() -> Path | None:
 
 
 def entry() -> dict[str, Any]:
-    """How the program was started, so that `steplog resume` can start it again."""
+    """How the program was started, for `steplog resume`. Encoded, because names of files may be any bytes."""
     script = main_script()
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return {
-        "script": str(script) if script else None,
+        "script": encode(str(script), "script") if script else None,
         "module": spec.name if spec is not None and spec.name != "__main__" else None,
-        "argv": list(sys.argv[1:]),
-        "cwd": os.getcwd(),  # pathlib is not worth importing for it
+        "argv": encode(sys.argv[1:], "argv"),
+        "cwd": encode(os.getcwd(), "cwd"),  # pathlib is not worth importing for it
     }
 
 

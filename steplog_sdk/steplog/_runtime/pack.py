@@ -52,7 +52,8 @@ class Sink:
         if len(data) <= INLINE_LIMIT:
             self._inline.append(data)
             return orjson.Fragment(data)
-        data = self._clean(data)
+        data, count = clean_json(self._redactor, data)
+        self.redacted += count
         return {"$steplog": "body", "sha256": self._store(data), "size": len(data)}
 
     def detail(self, node: Any) -> Any:
@@ -70,11 +71,11 @@ class Sink:
 
         Where a value or body lost something, `redacted` is added, the number of places: it cannot be returned again.
         """
-        cleaned, count = self._redactor.redact(orjson.dumps(data))
+        cleaned, count = clean_json(self._redactor, orjson.dumps(data))
         if count:
             self.redacted += sum(self._redactor.redact(part)[1] for part in self._inline)
         if self.redacted:
-            cleaned, _ = self._redactor.redact(orjson.dumps({**data, "redacted": self.redacted}))
+            cleaned, _ = clean_json(self._redactor, orjson.dumps({**data, "redacted": self.redacted}))
         return cleaned
 
     def _clean(self, data: bytes) -> bytes:
@@ -96,6 +97,31 @@ class Sink:
         name = hashlib.sha256(data).hexdigest()
         self.bodies.append((name, data))
         return name
+
+
+def clean_json(redactor: Redactor, data: bytes) -> tuple[bytes, int]:
+    """JSON without secrets, and still JSON: a secret of digits can look like part of a number, which is left alone."""
+    cleaned, count = redactor.redact(data)
+    if count:
+        try:
+            orjson.loads(cleaned)
+        except orjson.JSONDecodeError:
+            counts = [0]
+            cleaned = orjson.dumps(_clean_strings(redactor, orjson.loads(data), counts))
+            count = counts[0]
+    return cleaned, count
+
+
+def _clean_strings(redactor: Redactor, node: Any, counts: list[int]) -> Any:
+    if isinstance(node, str):
+        cleaned, count = redactor.redact(node.encode())
+        counts[0] += count
+        return cleaned.decode()
+    if isinstance(node, dict):
+        return {_clean_strings(redactor, key, counts): _clean_strings(redactor, node[key], counts) for key in node}
+    if isinstance(node, list):
+        return [_clean_strings(redactor, value, counts) for value in node]
+    return node
 
 
 def inline_form(data: bytes) -> dict[str, Any]:

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay, decide, unasked
+from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
 from steplog._kernel.fold import StepState
-from steplog._kernel.identity import args_hash, step_id
+from steplog._kernel.identity import args_hash
 from steplog._runtime import messages
-from steplog._runtime.blame import blame
-from steplog._runtime.commit import Entry, reentered
-from steplog._runtime.context import Frame, advance, current_task, owner
-from steplog._runtime.drive import Steps
+from steplog._runtime.blame import blame, told
+from steplog._runtime.commit import Entry
+from steplog._runtime.context import Frame, advance, current_task
+from steplog._runtime.dispatch import Dispatch
+from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
 from steplog._runtime.pack import Sink
 from steplog._runtime.ticket import Call, Recorded, Ticket
@@ -55,6 +56,7 @@ class Recorder:
         outer: the frame in which the run was opened, or None.
         named: the run as commands name it.
         closed: whether the run's scope was left.
+        dispatch: what this process has asked for so far.
         halted: the interrupt that stopped the run, or None.
         handle: the `Run` that the program holds.
         replayed: how many steps were answered from the log.
@@ -84,29 +86,31 @@ class Recorder:
         self._on_drift = on_drift
         self._drift_grace = drift_grace
         self._on_halt = on_halt
+        self.dispatch = Dispatch(journal, on_drift, self.refuse_if_halted)
         self._lock = threading.RLock()
-        self._inside: set[int] = set()
-        self._seen: set[str] = set()
-        self._counts: dict[str, dict[tuple[str, str, str], int]] = {}
-        self._branched: set[str] = set()
         self._open: dict[str, Ticket] = {}
 
     # decide ------------------------------------------------------------------------------------------------------
 
-    def begin(self, call: Call, place: Frame) -> Steps[Ticket]:
+    def begin(self, call: Call, place: Frame, *, may_wait: bool = True) -> Steps[Ticket]:
         """Submit an effect at a place in the run.
+
+        Args:
+            call: the effect.
+            place: where in the run it is submitted.
+            may_wait: whether other branches can go on while this one waits; not so for a plain call in an event loop.
 
         Raises:
             Interrupt: the run is halted, or halts because of this effect.
             EncodeError: the arguments cannot be recorded.
         """
         hashed = args_hash(call.args)
-        effect, occurrence, decision = self._submit(call, place, hashed)
-        if isinstance(decision, Halt) and decision.missed and place.scope in self._branched:
-            decision = yield from self._await_siblings(effect, decision)
+        effect, occurrence, decision = self.dispatch.submit(call, place, hashed)
+        if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
+            decision = yield from self._await_siblings(effect, decision, may_wait=may_wait)
         if isinstance(decision, Halt) and decision.reason == "drift" and self._on_drift == "warn":
             log.warning("%s", self._explain(decision, call, effect))
-            decision = decide(self.journal.state, self._seen, effect, on_drift="run")
+            decision = self.dispatch.decide(effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
         if isinstance(decision, Halt):
@@ -114,68 +118,40 @@ class Recorder:
         if isinstance(decision, Forsaken):
             raise (yield from self._wait_to_be_cancelled(decision.step))
         if isinstance(decision, Replay):
+            self.dispatch.settle_inside(decision.step)
             self.replayed += 1
             log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
             ticket.attempt = decision.step.attempt
             ticket.recorded = Recorded(self, decision.step)
             return ticket
+        self.dispatch.expect_no_more(effect)
         ticket.attempt = decision.attempt
         ticket.verify = decision.verify
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
 
-    def _submit(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int, Decision]:
-        # Before the call is counted: one that is refused and made again must get the same id. A signal handler that
-        # interrupted this thread in here would count its own call under the same number.
-        self.journal.check_usable()
-        thread = threading.get_ident()
-        if thread in self._inside:
-            raise reentered(self.journal.run_id)
-        self._inside.add(thread)
-        try:
-            with self._lock:
-                self.refuse_if_halted()
-                if place.owner != owner():
-                    # Branches that make the same call may find each other's, and with it the other's next step. So
-                    # from now on a step that is missing in this scope may only be late.
-                    self._branched.add(place.scope)
-                effect, occurrence = self._identify(call, place, hashed)
-                return effect, occurrence, self._decide(effect)
-        finally:
-            self._inside.discard(thread)
-
-    def _identify(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int]:
-        counts = self._counts.setdefault(place.scope, {})
-        same = (call.kind, call.target, hashed)
-        occurrence = counts.get(same, 0)
-        counts[same] = occurrence + 1
-        identity = step_id(place.scope, call.kind, call.target, hashed, occurrence)
-        self._seen.add(identity)
-        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode), occurrence
-
-    def _decide(self, effect: Effect) -> Decision:
-        on_drift = "run" if self._on_drift == "run" else "halt"
-        return decide(self.journal.state, self._seen, effect, on_drift=on_drift)
-
-    def _await_siblings(self, effect: Effect, halt: Halt) -> Steps[Decision]:
-        """Give recorded siblings of a concurrent branch time to be submitted, before their absence counts as drift."""
+    def _await_siblings(self, effect: Effect, halt: Halt, *, may_wait: bool) -> Steps[Decision]:
+        """Give other branches time to ask for what is recorded, before its absence counts as drift."""
         if self.journal.state.completed_once:
             return halt
-        deadline = time.monotonic() + self._drift_grace
-        while time.monotonic() < deadline:
-            yield _PAUSE_SECONDS
-            with self._lock:
-                self.refuse_if_halted()
-                if not unasked(self.journal.state, self._seen, effect.scope, effect.after):
-                    return self._decide(effect)
-        return halt
+        waiting_for: Decision = halt
+        asked, deadline = -1, 0.0
+        while may_wait:
+            self.refuse_if_halted()
+            waiting_for = self.dispatch.decide(effect)
+            if asked != self.dispatch.asked:
+                asked, deadline = self.dispatch.asked, time.monotonic() + self._drift_grace
+            if not (isinstance(waiting_for, Halt) and waiting_for.missed) or time.monotonic() > deadline:
+                break
+            yield Pause(_PAUSE_SECONDS)
+        return waiting_for
 
     def _wait_to_be_cancelled(self, step: StepState) -> Steps[Interrupt]:
         waited = (step.finished or {}).get("ms", {}).get("total", 0.0) / 1000
         deadline = time.monotonic() + _FORSAKEN_SECONDS + 2 * waited
         while current_task() is not None and time.monotonic() < deadline:
-            yield _PAUSE_SECONDS
+            yield Pause(_PAUSE_SECONDS)
             self.refuse_if_halted()
         return self.halt(messages.not_forsaken(self.named, step))
 
@@ -192,9 +168,7 @@ class Recorder:
 
     def proceed(self, ticket: Ticket) -> Steps[None]:
         """Write the intent of an attempt; the effect may begin when this returns."""
-        with self._lock:
-            # Inner steps of an attempt count from zero again, so that those which finished before are found.
-            self._counts.pop(ticket.step, None)
+        self.dispatch.enter(ticket.step)
         try:
             entry = self._intend(ticket)
         except UNWRITTEN as failed:
@@ -257,11 +231,19 @@ class Recorder:
             log.debug("run %s: step %s ended after its run was closed", ticket.run_id, ticket.step)
             return
         try:
-            yield self._conclude(ticket, outcome, detail, waited)
+            entry = self._conclude(ticket, outcome, detail, waited)
+        except Exception as failed:
+            # Whatever went wrong here, the effect has happened and its outcome is not in the log.
+            raise self._unwritten(ticket, failed, begun=True) from failed
+        try:
+            yield entry
         except UNWRITTEN as failed:
             raise self._unwritten(ticket, failed, begun=True) from failed
-        except BaseException:
-            # Cancelled while waiting for the disk: the outcome is in line and must reach it all the same.
+        except BaseException as interruption:
+            # Interrupted while waiting for the disk: the outcome is in line and must reach it all the same. A caller
+            # that was cancelled does not see it, and on a resume must not see it either.
+            if type(interruption).__name__ == "CancelledError":
+                self.note_given_up(ticket)
             self.journal.flush_soon()
             raise
         if error is not None:
@@ -275,20 +257,27 @@ class Recorder:
         data: dict[str, Any] = {"outcome": outcome, "attempt": ticket.attempt}
         if "result" in detail:
             data["result"] = sink.value(detail.pop("result"))
+        if "value" in detail.get("error", ()):
+            detail["error"] = {**detail["error"], "value": sink.value(detail["error"]["value"])}
         data.update(sink.detail(detail))
         data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
         line = sink.line(data)
-        if sink.redacted and outcome == "done":
-            what = "run %s: a secret was taken out of the recorded result of %s (%s); on resume %s"
+        if sink.redacted:
+            what = "run %s: a secret was taken out of the recorded outcome of %s (%s); on resume %s"
             fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
             log.warning(what, ticket.run_id, ticket.call.target, ticket.step, fate)
         return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies)
 
     def note_cancelled(self, ticket: Ticket) -> None:
         """Note that the caller stopped waiting for an effect under way. Never waits: its task is being cancelled."""
-        if ticket.finished or self.closed:
+        if not ticket.finished:
+            ticket.finished = True
+            self.note_given_up(ticket)
+
+    def note_given_up(self, ticket: Ticket) -> None:
+        """Note that the caller will not see what becomes, or has become, of a step."""
+        if self.closed:
             return
-        ticket.finished = True
         total = time.perf_counter() - ticket.began
         data = {"outcome": "cancelled", "attempt": ticket.attempt, "ms": {"total": ms(total)}}
         # Where it cannot be written the step is an orphan, as if the process had died here: never less safe.
@@ -329,11 +318,12 @@ class Recorder:
         data = {
             "reason": interrupt.reason,
             "step": interrupt.step,
-            "message": str(interrupt),
+            "message": told(interrupt)["message"],
             "commands": list(interrupt.commands),
         }
         try:
-            self.journal.append(ev.RUN_SUSPENDED, None, data)
+            line = Sink(self.redactor).line(data)
+            self.journal.wait(self.journal.submit(ev.RUN_SUSPENDED, None, line))
         except UNWRITTEN as failed:
             # The run stops all the same, and the interrupt tells the user why; only the note for readers is missing.
             log.error("run %s stopped (%s); recording that failed: %s", self.journal.run_id, interrupt.reason, failed)  # noqa: TRY400  # the interrupt has the traceback
@@ -356,12 +346,6 @@ class Recorder:
         """Record the steps that nobody finished, such as streams that were never read to their end."""
         for ticket in list(self._open.values()):
             ticket.close()
-
-    def unplayed(self) -> list[str]:
-        """Ids of finished steps at the top of the log that this dispatch has not asked for."""
-        state = self.journal.state
-        steps = state.steps.values()
-        return [step.id for step in steps if not step.scope and step.finished and step.id not in self._seen]
 
 
 def ms(seconds: float) -> float:

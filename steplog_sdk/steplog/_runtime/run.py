@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState
 from steplog._runtime import messages, origin, settings, ulid
-from steplog._runtime.blame import blamed
+from steplog._runtime.blame import blamed, told
 from steplog._runtime.commit import Entry
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
 from steplog._runtime.door import PROCESS
@@ -129,10 +129,14 @@ class Run:
             trigger=options["trigger"],
             goal=options["goal"],
         )
+        if options["nth"] is not None:
+            created["entry"]["nth"] = options["nth"]
         return {**created, "durability": options["durability"]}
 
     def _enter(self, journal: Journal) -> None:
         self.resumed = journal.resumed
+        from steplog._runtime import threads
+
         self._outer = frame()
         self._owner = OwnerTask.of(current_task())
         recorder = Recorder(
@@ -146,8 +150,9 @@ class Run:
         )
         recorder.handle = self
         self._recorder = recorder
-        PROCESS.runs[self.run_id] = recorder
-        PROCESS.opened.append(self.run_id)
+        PROCESS.opened_run(self.run_id, recorder)
+        # Also without install(): a worker that lost its run would do its work unrecorded.
+        threads.install()
         FRAME.set(Frame(recorder, "", None, owner()))
 
     # leaving -----------------------------------------------------------------------------------------------------
@@ -173,8 +178,11 @@ class Run:
             stop = yield from self._conclude(recorder, error)
         finally:
             recorder.closed = True
-            PROCESS.runs.pop(self.run_id, None)
-            FRAME.set(self._outer)
+            PROCESS.closed_run(self.run_id)
+            current = FRAME.get()
+            if current is None or current.recorder is recorder:
+                # Another run may have been opened in this context since, when this one lives in a generator.
+                FRAME.set(self._outer)
             if self._owner is not None:
                 self._owner.left()
             recorder.journal.close()
@@ -198,7 +206,7 @@ class Run:
 
     def _record_end(self, recorder: Recorder, error: BaseException | None) -> Entry:
         type_, data = self._end(recorder, error)
-        unplayed = recorder.unplayed()
+        unplayed = recorder.dispatch.unplayed()
         if type_ == ev.RUN_ENDED and unplayed:
             data["unplayed"] = len(unplayed)
             message = "run %s ended without asking for %d step(s) that its log holds, first %s. See: steplog show %s"
@@ -216,17 +224,17 @@ class Run:
             return ev.RUN_ENDED, {"outcome": outcome, "reason": "escalated", "message": reason}
         if isinstance(error, Interrupt):
             return ev.RUN_SUSPENDED, {"reason": error.reason, "message": str(error), "step": error.step}
-        told = {"type": type(error).__name__, "message": str(error)[:2000]}
+        facts = told(error)
         if isinstance(error, (Exception, SystemExit)):
             reason = "exit" if isinstance(error, SystemExit) else "error"
             return ev.RUN_ENDED, {
                 "outcome": "failed",
                 "reason": reason,
-                "error": told,
-                "retry": blamed(error, recorder.journal.state.steps),
+                "error": facts,
+                "retry": blamed(error, recorder.journal.state),
             }
         # KeyboardInterrupt, CancelledError, GeneratorExit: somebody stopped the program, nothing in it failed.
-        return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": told}
+        return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": facts}
 
 
 def _stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
@@ -291,19 +299,26 @@ def run(
         "drift_grace": installed.drift_grace,
         "durability": level,
     }
+    options["nth"] = _unnamed if run_id is None else None
     return Run(ulid.check_run_id(run_id if run_id is not None else _default_id()), chosen, options)
 
 
-_taken_from_environment = False
+_unnamed = 0
 
 
 def _default_id() -> str:
-    global _taken_from_environment  # noqa: PLW0603  # `steplog resume` names the program's first run, not each of them
+    """The id of a run that the program does not name.
+
+    `steplog resume` starts a program again for one of its runs, and says by `STEPLOG_RUN_NTH` which of its unnamed ones
+    that was. A run inside another run is named after its place there, so that a resumed program finds it again.
+    """
+    global _unnamed  # counts for the whole process, since the environment names runs of a process
+    place = frame()
+    if place is not None:
+        return place.recorder.dispatch.name_of_inner_run(place.scope)
+    nth, _unnamed = _unnamed, _unnamed + 1
     named = os.environ.get("STEPLOG_RUN_ID")
-    if named and not _taken_from_environment:
-        _taken_from_environment = True
-        return named
-    return ulid.new()
+    return named if named and nth == int(os.environ.get("STEPLOG_RUN_NTH", "0")) else ulid.new()
 
 
 def current_run() -> Run | None:

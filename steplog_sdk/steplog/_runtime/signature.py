@@ -19,18 +19,21 @@ class Binder:
     """
 
     def __init__(self, fn: Callable[..., Any], *, owner: str, ignore: Collection[str] = (), key: str) -> None:
-        self._signature = _signature(fn)
+        # The function's own signature, not that of what it wraps: a decorator in between may take other arguments.
+        self._signature = _signature(fn, follow=False)
         parameters = self._signature.parameters
         if isinstance(ignore, str):
             message = f"{owner}: ignore takes names of parameters in a list: ignore=[{ignore!r}]"
             raise InvalidArgument(message)
-        unknown = set(ignore) - set(parameters)
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        named = set(parameters) | (set(_signature(fn, follow=True).parameters) if takes_any else set())
+        unknown = set(ignore) - named
         if unknown:
             message = f"{owner}: ignore names {sorted(unknown)}, which are not parameters of the function."
             raise InvalidArgument(message)
         self._key = key
-        self.takes_key = key in parameters
-        self._key_default = parameters[key].default if self.takes_key else inspect.Parameter.empty
+        self.takes_key = key in named
+        self._key_default = parameters[key].default if key in parameters else inspect.Parameter.empty
         self._ignored = frozenset(ignore) | _receiver(fn, list(parameters))
         plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
         self._names = tuple(parameters) if plain else None
@@ -42,18 +45,21 @@ class Binder:
             if p.default is inspect.Parameter.empty and p.kind in _PLAIN and name != key
         )
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Named arguments without the receiver, the ignored ones and a key that steplog supplies.
 
-        Returns None when the call does not fit the function; calling it then raises the ordinary TypeError.
+        A call that does not fit the signature is identified by what was given. It is not let through: signatures can
+        lie, and then the call would have its effect unrecorded.
         """
         named = self._bind_plain(args, kwargs) if self._names is not None else self._bind_any(args, kwargs)
         if named is None:
-            return None
+            return {"args": list(args), "kwargs": dict(kwargs)}
         if self.takes_key and not self._given(args, kwargs):
             named.pop(self._key, None)
         for name in self._ignored:
             named.pop(name, None)
+            if self._names is None and isinstance(extra := named.get("kwargs"), dict):
+                extra.pop(name, None)
         return named
 
     def _bind_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -72,7 +78,8 @@ class Binder:
         return {**self._defaults, **named} if len(named) < len(names) else named
 
     def _bind_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        supplied = {self._key: ""} if self.takes_key and self._key not in kwargs else {}
+        declared = self._key in self._signature.parameters
+        supplied = {self._key: ""} if declared and self._key not in kwargs else {}
         try:
             bound = self._signature.bind(*args, **kwargs, **supplied)
         except TypeError:
@@ -84,8 +91,8 @@ class Binder:
         """Whether the caller supplies a key of its own, which is then an argument like any other."""
         if self._key in kwargs:
             return bool(kwargs[self._key])
-        position = list(self._signature.parameters).index(self._key)
-        return position < min(len(args), self._positional)
+        names = list(self._signature.parameters)
+        return self._key in names and names.index(self._key) < min(len(args), self._positional)
 
     def with_key(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> dict[str, Any]:
         """The keyword arguments with steplog's key in them, unless the caller gave its own."""
@@ -104,9 +111,9 @@ class Binder:
         return {**kwargs, self._key: str(uuid.uuid4())}
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+def _signature(fn: Callable[..., Any], *, follow: bool) -> inspect.Signature:
     try:
-        return inspect.signature(fn)
+        return inspect.signature(fn, follow_wrapped=follow)
     except ValueError:
         # Builtins such as `time.time` have none; whatever they are called with identifies the call.
         return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005  # only its shape is used

@@ -10,49 +10,23 @@ import inspect
 import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final
 
 from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
 from steplog._kernel.codec_classes import recorded_name
-from steplog._kernel.identity import Mode, check_mode
+from steplog._kernel.identity import Mode, args_hash, check_mode
 from steplog._runtime import messages
-from steplog._runtime.blame import blamed
-from steplog._runtime.context import inside, unrecorded
-from steplog._runtime.door import place_of
+from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
+from steplog._runtime.blame import blamed, told
+from steplog._runtime.context import current_task, inside, unrecorded
+from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Recorded, Ticket
 from steplog.errors import DecodeError, EncodeError, Interrupt, InvalidArgument, SteplogError
 
-T = TypeVar("T")
-
 KEY_PARAMETER: Final = "idempotency_key"
-
-
-class Happened(NamedTuple, Generic[T]):
-    """Answer of a `verify` function: the effect happened, with this result.
-
-    Attributes:
-        result: what the step would have returned.
-    """
-
-    result: T
-
-
-class _Answer:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return f"steplog.{self._name}"
-
-
-NOT_HAPPENED: Final = _Answer("NOT_HAPPENED")
-"""Answer of a `verify` function: the effect did not happen; the step runs."""
-
-UNKNOWN: Final = _Answer("UNKNOWN")
-"""Answer of a `verify` function: it cannot tell; the run halts with `Indeterminate`."""
 
 
 class Tool:
@@ -73,7 +47,11 @@ class Tool:
     ) -> None:
         _refuse(fn, kind)
         self.fn = fn
+        # What a `partial` has bound already is part of what is asked for, like any other argument.
+        self.bound_args, self.bound_kwargs = (fn.args, fn.keywords) if isinstance(fn, functools.partial) else ((), {})
         self.kind = kind
+        # A name that the author gave may stand for several functions, such as the sync and the async form of a tool.
+        self.code = None if name else _code_of(fn)
         self.name = name or _name_of(fn)
         owner = f"step {self.name}"
         self.mode: Mode = check_mode(mode, owner)
@@ -82,7 +60,8 @@ class Tool:
         self.backoff = backoff
         self.retry_on = retry_on
         # A local value is asked for by its name alone, whatever parameters its function could take.
-        self.binder = Binder(_nothing if kind == "local" else fn, owner=owner, ignore=ignore, key=KEY_PARAMETER)
+        shape = _nothing if kind == "local" else fn.func if isinstance(fn, functools.partial) else fn
+        self.binder = Binder(shape, owner=owner, ignore=ignore, key=KEY_PARAMETER)
         self._classes: Classes | None = None
         self._check(owner)
 
@@ -112,8 +91,11 @@ class Tool:
             message = f"{owner}: retries and backoff must not be negative."
             raise InvalidArgument(message)
 
-    def call(self, arguments: dict[str, Any]) -> Call:
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The effect that a call with these arguments is. Raises EncodeError, naming the argument."""
+        if self.kind == "local":
+            return Call(self.kind, self.name, {}, self.mode)
+        arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
         tree = {name: encode(value, f"{self.name}({name})", _ANY_CLASS) for name, value in arguments.items()}
         return Call(self.kind, self.name, tree, self.mode)
 
@@ -131,11 +113,14 @@ class Tool:
         return value
 
     def _failure(self, ticket: Ticket, recorded: Recorded) -> BaseException:
-        error = decode_exception((recorded.value("error") or {}).get("value"), self.classes)
+        error = decode_exception(recorded.error(), self.classes)
         if isinstance(error, SteplogError) and error.run_id is None:
             error.run_id, error.step = ticket.run_id, ticket.step
         ticket.replayed(error)
         return error
+
+
+_UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))
 
 
 def _nothing() -> None:
@@ -178,6 +163,14 @@ class _AnyClass(Classes):
 _ANY_CLASS: Final = _AnyClass()
 
 
+def _code_of(fn: Any) -> Any:
+    """What tells a function from another one, also when each call of the program defines it anew."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    return getattr(fn, "__code__", type(fn))
+
+
 # The life of a step, written once for both colours. It yields what the driver must do and gets the answer back.
 
 Action = tuple[str, Any]
@@ -196,6 +189,7 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
         answer = yield from _verify(tool, recorder, ticket, arguments, named)
         if isinstance(answer, Happened):
             return answer.result
+    first = ticket.attempt
     while True:
         try:
             result = yield "call", functools.partial(tool.fn, *arguments, **named)
@@ -203,15 +197,39 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
             # An inner step halted the run; this one stays open, and its mode says what that means on resume.
             raise
         except Exception as error:
-            if not (ticket.attempt <= tool.retries and isinstance(error, tool.retry_on)):
+            if not (ticket.attempt - first < tool.retries and isinstance(error, tool.retry_on)):
                 yield "log", recorder.finish(ticket, "failed", {"error": _error(tool, error)}, error=error)
                 raise
             yield "log", recorder.finish(ticket, "failed", _retried(tool, ticket, error))
-            yield "sleep", tool.backoff * 2 ** (ticket.attempt - 1)
+            try:
+                yield "sleep", tool.backoff * 2 ** (ticket.attempt - first)
+            except BaseException:
+                # Given up between two attempts: the next one will not be made, whatever the log says of the last.
+                recorder.note_given_up(ticket)
+                raise
+            recorder.dispatch.expect_again(ticket.step)
             ticket = _next_attempt(recorder, ticket)
             yield "log", recorder.proceed(ticket)
             continue
+        _warn_of_changes(tool, ticket, arguments, named)
         return (yield from _conclude(tool, recorder, ticket, result))
+
+
+def _warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Say so when a tool has changed what it was given: the result is returned on a resume, the change is not."""
+    if all(isinstance(value, _UNCHANGEABLE) for value in (*arguments, *named.values())):
+        return
+    try:
+        after = tool.call(arguments, {name: value for name, value in named.items() if value is not ticket.key})
+        changed = args_hash(after.args) != ticket.hashed[0]
+    except EncodeError:
+        changed = True
+    if changed:
+        message = (
+            f"step {tool.name} changes an argument that it was given. On a resume its result is returned, but the "
+            f"change is not made again. Return what has changed instead. (Said once.)"
+        )
+        PROCESS.warn_once(f"changes {tool.name}", message)
 
 
 def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
@@ -223,12 +241,11 @@ def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
 
 def _retried(tool: Tool, ticket: Ticket, error: Exception) -> dict[str, Any]:
     # The step itself and the inner steps whose failure this is may run again, now or on resume.
-    return {"error": _error(tool, error), "retry": [ticket.step, *blamed(error, ticket.recorder.journal.state.steps)]}
+    return {"error": _error(tool, error), "retry": [ticket.step, *blamed(error, ticket.recorder.journal.state)]}
 
 
 def _error(tool: Tool, error: BaseException) -> dict[str, Any]:
-    value = encode_exception(error, tool.classes)
-    return {"type": type(error).__name__, "message": str(error)[:2000], "value": value}
+    return {**told(error), "value": encode_exception(error, tool.classes)}
 
 
 def _conclude(tool: Tool, recorder: Recorder, ticket: Ticket, result: Any) -> Life:
@@ -268,13 +285,14 @@ def _verify(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any
 
 def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a plain function as a step of the open run, or straight through where none is open."""
-    place = place_of(tool.kind, tool.name)
-    arguments = None if place is None else tool.binder.bind(args, kwargs)
-    if place is None or arguments is None:
+    place = place_of(tool.kind, tool.name, tool.mode)
+    if place is None:
         return tool.fn(*args, **tool.binder.without_run(args, kwargs))
     recorder = place.recorder
-    call = tool.call(arguments)
-    ticket: Ticket = run(recorder.begin(call, place))
+    call = tool.call(args, kwargs)
+    recorder.dispatch.check_name(tool.name, tool.code)
+    # In an event loop a plain call cannot wait for other branches: they go on only when it returns.
+    ticket: Ticket = run(recorder.begin(call, place, may_wait=current_task() is None))
     if ticket.recorded is not None:
         return tool.result(ticket)
     return _drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
@@ -314,12 +332,12 @@ def _perform(action: str, subject: Any, tool: Tool, ticket: Ticket) -> Any:
 
 async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an async function as a step of the open run, or straight through where none is open."""
-    place = place_of(tool.kind, tool.name)
-    arguments = None if place is None else tool.binder.bind(args, kwargs)
-    if place is None or arguments is None:
+    place = place_of(tool.kind, tool.name, tool.mode)
+    if place is None:
         return await tool.fn(*args, **tool.binder.without_run(args, kwargs))
     recorder = place.recorder
-    call = tool.call(arguments)
+    call = tool.call(args, kwargs)
+    recorder.dispatch.check_name(tool.name, tool.code)
     ticket: Ticket = await run_async(recorder.begin(call, place))
     if ticket.recorded is not None:
         return tool.result(ticket)

@@ -68,6 +68,10 @@ class Recorded:
         """The encoded value under `key`, wherever it is kept. Halts the run with `Unreplayable` where it is gone."""
         return self._fetch(value_tree, self.data.get(key))
 
+    def error(self) -> Any:
+        """The encoded exception of a failed step. Halts the run with `Unreplayable` where it is gone."""
+        return self._fetch(value_tree, (self.data.get("error") or {}).get("value"))
+
     def _fetch(self, fetch: Callable[[Any, BodyStore], Any], recorded: Any) -> Any:
         try:
             return fetch(recorded, self._recorder.journal.store.bodies)

@@ -1,0 +1,140 @@
+"""What one process has asked for so far in a run, and what it still has to ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from steplog._kernel.decide import Decision, Effect, behind, decide, inside, owed_by
+from steplog._kernel.fold import FINISHED, StepState
+from steplog._kernel.identity import step_id
+from steplog._runtime.commit import reentered
+from steplog._runtime.context import Frame, owner
+from steplog.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from steplog._runtime.journal import Journal
+    from steplog._runtime.ticket import Call
+
+
+class Dispatch:
+    """The submissions of one process; gives them their ids and asks the kernel what to do with them.
+
+    Attributes:
+        branched: whether anything was submitted from a branch: a thread or task that was forked off inside the run.
+    """
+
+    def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
+        self.branched = False
+        self._journal = journal
+        self._on_drift = on_drift
+        self._refuse_if_halted = refuse_if_halted
+        self._lock = threading.RLock()
+        self._inside: set[int] = set()
+        self._seen: set[str] = set()
+        self._counts: dict[str, dict[tuple[str, str, str], int]] = {}
+        self._owed = owed_by(journal.state)
+        self._names: dict[str, Any] = {}
+        self._inner_runs: dict[str, int] = {}
+
+    @property
+    def asked(self) -> int:
+        """How many steps were submitted so far."""
+        return len(self._seen)
+
+    def submit(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int, Decision]:
+        """Count a call and decide on it. Raises what `Journal.check_usable` raises, and the halted run's interrupt."""
+        # Before the call is counted: one that is refused and made again must get the same id. A signal handler that
+        # interrupted this thread in here would count its own call under the same number.
+        self._journal.check_usable()
+        thread = threading.get_ident()
+        if thread in self._inside:
+            raise reentered(self._journal.run_id)
+        self._inside.add(thread)
+        try:
+            with self._lock:
+                self._refuse_if_halted()
+                if place.owner != owner():
+                    # Branches that make the same call may find each other's, and with it the other's next step. So
+                    # from now on a step that is missing may only be late.
+                    self.branched = True
+                effect, occurrence = self._identify(call, place, hashed)
+                return effect, occurrence, self.decide(effect)
+        finally:
+            self._inside.discard(thread)
+
+    def _identify(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int]:
+        counts = self._counts.setdefault(place.scope, {})
+        same = (call.kind, call.target, hashed)
+        occurrence = counts.get(same, 0)
+        counts[same] = occurrence + 1
+        identity = step_id(place.scope, call.kind, call.target, hashed, occurrence)
+        self._seen.add(identity)
+        self._owed.pop(identity, None)
+        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode), occurrence
+
+    def decide(self, effect: Effect, on_drift: str | None = None) -> Decision:
+        """Decide on an effect that has been counted."""
+        wanted = on_drift or ("run" if self._on_drift == "run" else "halt")
+        with self._lock:
+            return decide(self._journal.state, self._seen, effect, owed=self._owed, on_drift=wanted)
+
+    def enter(self, step: str) -> None:
+        """An attempt of a step begins: its inner steps count from zero again, so that those that finished are found."""
+        with self._lock:
+            self._counts.pop(step, None)
+
+    def settle_inside(self, step: StepState) -> None:
+        """A step is returned as a whole; what it did inside will not be asked for."""
+        if self._owed:
+            with self._lock:
+                for inner in inside(self._journal.state, step.id):
+                    self._owed.pop(inner.id, None)
+
+    def expect_no_more(self, effect: Effect) -> None:
+        """A failed step is tried again; what the program did because of its failure may not be asked for now."""
+        step = self._journal.state.steps.get(effect.id)
+        if step is not None and step.id in self._journal.state.retry and self._owed:
+            with self._lock:
+                for following in behind(self._journal.state, step):
+                    self._owed.pop(following, None)
+
+    def expect_again(self, step: str) -> None:
+        """A step's own retry policy repeats it; what its last attempt did inside must be asked for again."""
+        with self._lock:
+            for inner in inside(self._journal.state, step):
+                self._seen.discard(inner.id)
+                if inner.mode != "safe" and inner.status in FINISHED and inner.id not in self._journal.state.retry:
+                    self._owed[inner.id] = None
+
+    def unplayed(self) -> list[str]:
+        """Ids of finished steps at the top of the log that this dispatch has not asked for."""
+        state = self._journal.state
+        steps = list(state.steps.values())
+        return [step.id for step in steps if not step.scope and step.finished and step.id not in self._seen]
+
+    def check_name(self, name: str, code: Any) -> None:
+        """Refuse two different functions that happen to have one name: each would be given the other's results.
+
+        Raises:
+            InvalidArgument: the name belongs to another function.
+        """
+        if code is None or self._names.setdefault(name, code) == code:
+            return
+        message = (
+            f"run {self._journal.run_id}: two different functions are recorded as {name!r}, so each could get the "
+            f'results of the other.\nGive one of them a name of its own: @steplog.step(name="...")'
+        )
+        raise InvalidArgument(message, run_id=self._journal.run_id)
+
+    def name_of_inner_run(self, scope: str) -> str:
+        """The id of a run that is opened at a place in this one without an id: the same whenever the program runs."""
+        with self._lock:
+            number = self._inner_runs[scope] = self._inner_runs.get(scope, 0) + 1
+        place = f".{scope[:14]}" if scope else ""
+        outer = self._journal.run_id
+        if len(outer) > 100:
+            outer = outer[:80] + hashlib.sha256(outer.encode()).hexdigest()[:16]
+        return f"{outer}{place}.{number}"

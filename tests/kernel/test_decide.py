@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from steplog._kernel import events as ev
@@ -98,6 +98,7 @@ def test_a_doubtful_step_is_never_simply_repeated(log, seen, on_drift, data):
         assert decision.attempt == step.attempt + 1
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(logs(), SEEN, st.data())
 def test_a_skipped_attempt_decides_nothing(log, seen, data):
     """Cancelled between intent and effect, a step is where it was: what was in doubt still is."""

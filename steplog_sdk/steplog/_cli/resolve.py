@@ -10,7 +10,7 @@ from steplog._cli import facts
 from steplog._cli.lookup import Found, find_run, find_step, holder_of, open_run
 from steplog._cli.options import chosen_home, common
 from steplog._cli.output import command, console, emit_json, printable, user
-from steplog._kernel.fold import RUNNING, StepState
+from steplog._kernel.fold import FAILED, RUNNING, StepState
 from steplog.errors import InvalidArgument
 
 
@@ -52,7 +52,7 @@ def resolve(run: str, step: str, **options: Any) -> None:
     verdict = _verdict(options["done"], options["failed"], retry=options["retry"])
     found = find_run(run, options["home"])
     named = find_step(open_run(found).state, step)
-    _refuse_settled(found, named)
+    _refuse_settled(found, named, verdict.how)
     by = options["by"] or user()
     settle(found.store, found.run_id, named.id, by=by, note=options["note"], **verdict._asdict())
     resume = command("resume", found.run_id, home=chosen_home(options["home"]))
@@ -74,10 +74,12 @@ def _verdict(done: str | None, failed: str | None, *, retry: bool) -> Verdict:
     return Verdict("retry") if done is None else Verdict("done", result=json_value(done))
 
 
-def _refuse_settled(found: Found, step: StepState) -> None:
+def _refuse_settled(found: Found, step: StepState, how: str) -> None:
     """Refuse a step that needs no decision before the run is taken: taking it would reopen a run that has ended."""
     from steplog._runtime.resolve import in_doubt
 
+    if how == "retry" and step.status == FAILED:
+        return
     status = facts.step_status(step, live=holder_of(found) is not None)
     if status in {facts.IN_DOUBT, facts.TO_REPEAT, RUNNING} or in_doubt(step, found.store.bodies):
         return

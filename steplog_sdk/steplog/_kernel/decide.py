@@ -133,7 +133,7 @@ def owed_by(state: RunState) -> dict[str, None]:
     owing = (
         step
         for step in state.steps.values()
-        if step.mode != "safe" and not step.allowed and step.id not in state.retry
+        if step.mode != "safe" and not step.allowed and step.id not in state.retry and step.id not in state.superseded
         if step.status in FINISHED or step.orphan or step.given_up is not None
     )
     return dict.fromkeys(step.id for step in owing)
@@ -148,17 +148,6 @@ def inside(state: RunState, scope: str) -> list[StepState]:
         if step.scope in scopes:
             scopes.add(step.id)
             found.append(step)
-    return found
-
-
-def behind(state: RunState, step: StepState) -> list[str]:
-    """Ids of the steps that followed a step in its own context, one after the other."""
-    found: list[str] = []
-    queue = [step.id]
-    while queue:
-        following = state.followers.get((step.scope, queue.pop()), [])
-        queue += [each for each in following if each not in found]
-        found += [each for each in following if each not in found]
     return found
 
 

@@ -102,6 +102,9 @@ class RunState:
         completed_once: the run has ended for good before; it replays and nothing more.
         last_start: sequence number of the newest `step.started`; -1 when there is none.
         followers: ids of steps by (scope, after), in the order of their first start.
+        live: ids of steps under way in this epoch.
+        given_up: ids of steps that were given up in this epoch.
+        superseded: ids of steps that followed the failure of a step which was then tried again.
     """
 
     run_id: str = ""
@@ -123,6 +126,7 @@ class RunState:
     followers: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
+    superseded: set[str] = field(default_factory=set)
 
     def copy(self) -> RunState:
         """A state that shares nothing mutable with this one, except event data, which nobody changes."""
@@ -133,6 +137,7 @@ class RunState:
             followers={key: list(ids) for key, ids in self.followers.items()},
             live=set(self.live),
             given_up=set(self.given_up),
+            superseded=set(self.superseded),
         )
 
 
@@ -242,6 +247,7 @@ def _started(state: RunState, event: Event) -> None:
                     inner.given_up = None
         if step_id in state.retry:
             # What the program did next, it did because this step had failed. It may take another way now.
+            state.superseded.update(behind(state, known))
             state.followers.pop((known.scope, step_id), None)
         known.mode = data.get("mode", known.mode)
         known.status = RUNNING
@@ -257,6 +263,17 @@ def _started(state: RunState, event: Event) -> None:
         known.finished_ts = None
     state.live.add(step_id)
     state.retry.discard(step_id)
+
+
+def behind(state: RunState, step: StepState) -> list[str]:
+    """Ids of the steps that followed a step in its own context, one after the other."""
+    found: list[str] = []
+    queue = [step.id]
+    while queue:
+        following = state.followers.get((step.scope, queue.pop()), [])
+        queue += [each for each in following if each not in found]
+        found += [each for each in following if each not in found]
+    return found
 
 
 def _finished(state: RunState, event: Event) -> None:

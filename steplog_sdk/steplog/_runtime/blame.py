@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from steplog._kernel.fold import RunState, StepState
+from steplog._kernel.fold import RunState, StepState, behind
 
 
 def blame(error: BaseException, step: str) -> None:
@@ -28,7 +28,7 @@ def blamed(error: BaseException | None, state: RunState) -> list[str]:
     Args:
         error: the exception that leaves a run or a step.
         state: the folded log; behind the failure of a step only those inside it count as its cause, and a failure
-            behind which the program went on to another step has been handled, unless it is itself what is leaving.
+            behind which the program went on to a side effect has been handled, unless it is itself what is leaving.
     """
     found: list[str] = []
     queue: list[tuple[BaseException | None, str, bool]] = [(error, "", True)]
@@ -49,7 +49,10 @@ def blamed(error: BaseException | None, state: RunState) -> list[str]:
 
 
 def _went_on(step: str, state: RunState) -> bool:
-    return bool(step in state.steps and state.followers.get((state.steps[step].scope, step)))
+    """Whether the program did something else instead: repeating the step might then do both."""
+    if step not in state.steps:
+        return False
+    return any(state.steps[following].mode != "safe" for following in behind(state, state.steps[step]))
 
 
 def _inside(step: str, outer: str, steps: Mapping[str, StepState]) -> bool:

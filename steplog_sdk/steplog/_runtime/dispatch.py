@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from steplog._kernel.decide import Decision, Effect, behind, decide, inside, owed_by
-from steplog._kernel.fold import FINISHED, StepState
+from steplog._kernel.decide import Decision, Effect, decide, inside, owed_by
+from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import step_id
 from steplog._runtime.commit import reentered
 from steplog._runtime.context import Frame, owner

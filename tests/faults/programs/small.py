@@ -83,7 +83,7 @@ class Try(NamedTuple):
 
 
 class Report(NamedTuple):
-    """An outage in the body that the program tells somebody of, before it fails with an error of its own."""
+    """An outage in the body that the program tells somebody of, before it fails."""
 
     body: Any
     note: Any
@@ -238,9 +238,9 @@ def play(node: Any) -> Any:
         case Report(body, note):
             try:
                 return play(body)
-            except Down as down:
+            except Down:
                 play(note)
-                raise Down("reported") from (down if isinstance(note, Act) else None)
+                raise
         case Finally(body, last):
             try:
                 return play(body)
@@ -278,9 +278,9 @@ async def play_async(node: Any) -> Any:
         case Report(body, note):
             try:
                 return await play_async(body)
-            except Down as down:
+            except Down:
                 await play_async(note)
-                raise Down("reported") from (down if isinstance(note, Act) else None)
+                raise
         case Finally(body, last):
             try:
                 return await play_async(body)

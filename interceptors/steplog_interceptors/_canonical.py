@@ -87,6 +87,11 @@ def without_credentials(url: Any) -> str:
     return str(bare.copy_with(params=pairs) if pairs else bare.copy_with(query=None))
 
 
+# Below the recorder's own limit, which counts what it wraps around the body.
+_DEPTH: Final = 80
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
 def _is_secret_query(name: str) -> bool:
     lowered = name.lower()
     return lowered in _SECRET_QUERY or lowered.startswith(("x-amz-", "x-goog-"))
@@ -110,15 +115,41 @@ def canonical(wire: Wire) -> Canonical:
             redacted = _redact(tree)
             if redacted:
                 stored = Body(json.dumps(tree, separators=(",", ":")).encode())
-            body = {"json": tree}
+            body = {"json": tree} if _is_plain(tree) else {"json_sha256": _sorted_digest(tree)}
     identity = {"method": wire.method, "path": wire.path, "query": [list(pair) for pair in wire.query], "body": body}
     return Canonical(identity, tree, stored, redacted)
 
 
 def digest(canonical: Canonical) -> str:
     """A short name of a request within its step, equal for equal identities."""
-    text = json.dumps(canonical.identity, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return _sorted_digest(canonical.identity)[:32]
+
+
+def _sorted_digest(tree: Any) -> str:
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_plain(tree: Any) -> bool:
+    """Whether the recorder can take a body as a tree: not too deep, and every text in it encodable.
+
+    A provider takes other bodies too (a schema of sixty nested objects), so a run must not refuse them.
+    """
+    level = [tree]
+    for _ in range(_DEPTH):
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                below += node.values()
+                below += node.keys()
+            elif isinstance(node, list):
+                below += node
+            elif isinstance(node, str) and not node.isascii() and _SURROGATE.search(node):
+                return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _parse(content: bytes) -> tuple[Any] | None:

@@ -546,6 +546,22 @@ def test_a_decorator_in_between_that_adds_arguments_lets_no_call_escape():
     assert sent == ["ada"]
 
 
+def test_a_namesake_in_another_module_does_not_get_the_result(monkeypatch):
+    def notify(order):
+        return f"sms {order}"
+
+    notify.__module__ = "shop.sms"
+    with pytest.raises(OSError), steplog.run("r"):
+        steplog.step(notify)("o1")
+        raise OSError
+
+    notify.__module__ = "shop.mail"
+    with pytest.raises(steplog.RunStopped, match=r"shop\.sms.*shop\.mail"), steplog.run("r"):
+        steplog.step(notify)("o1")
+    with steplog.run("r"):
+        assert steplog.step(name=steplog.step(notify).__qualname__.rsplit(".", 1)[-1])(notify)("o1") == "sms o1"
+
+
 def test_what_a_partial_has_bound_is_part_of_the_call():
     def charge(who, cents):
         return f"{who} {cents}"
@@ -596,7 +612,7 @@ def test_a_tool_that_changes_its_argument_is_told(caplog):
     [
         lambda: ValueError("\ud800 torn"),
         lambda: ValueError("x" * 3_000_000),
-        lambda: type("Broken", (Exception,), {"__str__": lambda self: 1 / 0})(),
+        type("Broken", (Exception,), {"__str__": lambda self: 1 / 0}),
     ],
     ids=["surrogate", "large", "unprintable"],
 )

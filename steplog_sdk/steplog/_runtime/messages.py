@@ -145,6 +145,18 @@ def not_forsaken(run: Named, step: StepState) -> DriftDetected:
     return DriftDetected(message, run_id=run.run_id, step=step.id, commands=(command,), nearest=step.id)
 
 
+def namesake(run: Named, step: StepState, recorded: str, found: str) -> DriftDetected:
+    """The interrupt for a tool that has the name and arguments of a recorded one and is another function."""
+    show = run.command("show", step.id)
+    message = (
+        f"run {run.run_id}: {describe(step)} was recorded from the function in {recorded}; now one of the same name in "
+        f'{found} asks for it.\nTwo tools need two names: @steplog.step(name="..."). If the function has only moved, give '
+        f'it its old name: @steplog.step(name="{step.target}").\nNothing was executed. What was recorded: {show}'
+    )
+    facts = {"field": "module", "recorded": recorded, "found": found, "nearest": step.id}
+    return DriftDetected(message, run_id=run.run_id, step=step.id, commands=(show,), **facts)
+
+
 def undecodable(run: Named, step: StepState, error: DecodeError) -> Unreplayable:
     """The interrupt for a recorded result that this program cannot restore, as of a class it has not imported."""
     command = run.command("resume")

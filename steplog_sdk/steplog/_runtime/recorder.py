@@ -118,6 +118,7 @@ class Recorder:
         if isinstance(decision, Forsaken):
             raise (yield from self._wait_to_be_cancelled(decision.step))
         if isinstance(decision, Replay):
+            self._refuse_namesake(call, decision.step)
             self.dispatch.settle_inside(decision.step)
             self.replayed += 1
             log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
@@ -130,6 +131,13 @@ class Recorder:
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
+
+    def _refuse_namesake(self, call: Call, step: StepState) -> None:
+        """Halt rather than return the result of another module's function of the same name."""
+        recorded, found = step.started.get("module"), call.module
+        # A script's own functions are in `__main__` when it is started and in its module when it is imported.
+        if recorded and found and recorded != found and not {recorded, found} & {"__main__", "__mp_main__"}:
+            raise self.halt(messages.namesake(self.named, step, recorded, found))
 
     def _await_siblings(self, effect: Effect, halt: Halt, *, may_wait: bool) -> Steps[Decision]:
         """Give other branches time to ask for what is recorded, before its absence counts as drift."""
@@ -204,6 +212,8 @@ class Recorder:
             "after": effect.after,
             "key": ticket.key,
         }
+        if call.module is not None:
+            data["module"] = call.module
         if call.request is None:
             data["args"] = sink.value(call.args)
         else:

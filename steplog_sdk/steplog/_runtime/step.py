@@ -52,6 +52,7 @@ class Tool:
         self.kind = kind
         # A name that the author gave may stand for several functions, such as the sync and the async form of a tool.
         self.code = None if name else _code_of(fn)
+        self.module = None if name else getattr(inspect.unwrap(fn), "__module__", None)
         self.name = name or _name_of(fn)
         owner = f"step {self.name}"
         self.mode: Mode = check_mode(mode, owner)
@@ -97,7 +98,9 @@ class Tool:
             return Call(self.kind, self.name, {}, self.mode)
         arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
         tree = {name: encode(value, f"{self.name}({name})", _ANY_CLASS) for name, value in arguments.items()}
-        return Call(self.kind, self.name, tree, self.mode)
+        call = Call(self.kind, self.name, tree, self.mode)
+        call.module = self.module
+        return call
 
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""

@@ -29,9 +29,10 @@ class Call:
         args: JSON tree that identifies the call within its target.
         mode: idempotency mode.
         request: what to record instead of `args`, for model calls; may hold `Body` values.
+        module: where a tool without a name of its own is defined, or None.
     """
 
-    __slots__ = ("args", "kind", "mode", "request", "target")
+    __slots__ = ("args", "kind", "mode", "module", "request", "target")
 
     def __init__(
         self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
@@ -41,6 +42,7 @@ class Call:
         self.args = args
         self.mode = mode
         self.request = request
+        self.module: str | None = None
 
 
 class Recorded:

@@ -19,7 +19,7 @@ WORDS_PER_TURN = 280
 def measure(folder: Path) -> dict[str, float]:
     """Megabytes of a 200-turn conversation: as plain requests, and in the log with its bodies."""
     steplog.install(home=folder / "chat", durability="process")
-    words = random.Random(7)  # noqa: S311  # text to store, not a secret
+    words = random.Random(7)  # text to store, not a secret
     plain = 0
     with LocalProvider(handler=lambda hit: Reply.json(_answer(words, hit.json))) as provider:
         client = openai.OpenAI(base_url=provider.url + "/v1", api_key="none", max_retries=0)

@@ -150,8 +150,8 @@ def namesake(run: Named, step: StepState, recorded: str, found: str) -> DriftDet
     show = run.command("show", step.id)
     message = (
         f"run {run.run_id}: {describe(step)} was recorded from the function in {recorded}; now one of the same name in "
-        f'{found} asks for it.\nTwo tools need two names: @steplog.step(name="..."). If the function has only moved, give '
-        f'it its old name: @steplog.step(name="{step.target}").\nNothing was executed. What was recorded: {show}'
+        f'{found} asks for it.\nTwo tools need two names: @steplog.step(name="..."). If the function has only moved, '
+        f'give it its old name: @steplog.step(name="{step.target}").\nNothing was executed. What was recorded: {show}'
     )
     facts = {"field": "module", "recorded": recorded, "found": found, "nearest": step.id}
     return DriftDetected(message, run_id=run.run_id, step=step.id, commands=(show,), **facts)

@@ -6,19 +6,23 @@ and resumed. A step in doubt is settled as an operator does who looks into the l
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 import steplog
 from steplog._kernel.fold import DONE, RunState, fold
+from steplog._kernel.line import Chain
 from steplog._runtime.resolve import resolve
 from steplog.stores.base import LogView
 from steplog.stores.memory import MemoryStore, MemoryWriter
@@ -242,6 +246,60 @@ def test_every_single_crash_of_one_program_with_everything_in_it():
             crashes += stormy.crashes
 
     assert crashes > 60  # concurrent appends share writes, so that the last of the numbers may be without a crash
+
+
+def test_an_occurrence_that_never_reached_the_log_is_no_gap_to_fall_into():
+    """Two branches ask for the same; the one that was counted second is written first, and then the process dies."""
+    program = Seq((Act("unsafe", "b"), Act("unsafe", "b")))
+    whole = Play(program)
+    whole.to_the_end(iter(()))
+    first, second = whole.state().steps
+    kept = [event for event in whole.store.read(RUN).events if event.step == second]
+    play = Play(program)
+    play.world = whole.world
+    writer, chain = play.store.open(RUN), Chain(RUN)
+    head = [("run.created", None, {"run_id": RUN, "format": "steplog/1"}), ("run.claimed", None, {})]
+    chain.epoch = 1
+    for type_, step, data in [*head, *((event.type, event.step, event.data) for event in kept)]:
+        writer.append([chain.seal(type_, step, "", orjson.dumps(data))], chain.seq - 1, sync=True)
+    writer.close()
+    assert play.world.executed == {first: 1, second: 1}
+
+    assert play.to_the_end(iter(())) == ["b", "b"]
+
+    assert play.world.executed == {first: 2, second: 1}
+
+
+async def test_who_comes_while_the_committer_dies_is_not_left_waiting():
+    store = MortalStore()
+    stopped = []
+
+    async def submit(value: str) -> None:
+        try:
+            await small.unsafe_async(value)
+        except BaseException as error:
+            stopped.append(type(error))
+
+    small.world = small.World()
+    with pytest.raises(steplog.RunStopped):
+        async with steplog.run(RUN, store=store) as run:
+            commit = run._open_recorder().journal._commit
+
+            def moment(*, before: bool) -> None:
+                # The first task's event is being written; the other one puts its own in line before that fails.
+                while not commit._pending:
+                    time.sleep(0.001)
+                raise Crash
+
+            store.moment = moment
+            await asyncio.wait_for(asyncio.gather(submit("a"), _a_little_later(submit("b"))), 20)
+
+    assert len(stopped) == 2
+
+
+async def _a_little_later(work: Awaitable[None]) -> None:
+    await asyncio.sleep(0.05)
+    await work
 
 
 def test_branches_that_swap_the_occurrences_of_one_call_are_not_drift():

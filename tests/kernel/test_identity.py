@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from steplog._kernel.identity import MODES, args_hash, check_mode, step_id
+from steplog._kernel.identity import MODES, Gaps, args_hash, check_mode, step_id
 from steplog._runtime.context import Frame
 from steplog._runtime.drive import run
 from steplog._runtime.journal import Journal
@@ -21,6 +21,7 @@ from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call
 from steplog.errors import EncodeError, InvalidArgument
 from steplog.stores.memory import MemoryStore
+from tests.kernel.logs import Log
 from tests.kernel.strategies import JSON
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -174,3 +175,36 @@ def test_another_mode_is_refused_with_the_four_named(mode):
         check_mode(mode, "step refund")
 
     assert all(known in str(caught.value) for known in ("step refund", repr(mode), *MODES))
+
+
+# gaps -----------------------------------------------------------------------------------------------------------------
+
+REQUEST = ("", "tool_call", "t", "hash")
+
+
+def with_occurrences(*numbers):
+    log = Log().begin()
+    for number in numbers:
+        log.start(f"s_{number}", args_hash="hash", occurrence=number)
+    return Gaps(log.state)
+
+
+@pytest.mark.parametrize(
+    "recorded, given_out",
+    [((), [0, 1, 2]), ((0, 1), [0, 1, 2, 3]), ((1,), [1, 0, 2, 3]), ((4, 0, 2), [0, 2, 4, 1, 3, 5])],
+)
+def test_recorded_occurrences_are_given_out_first(recorded, given_out):
+    gaps = with_occurrences(*recorded)
+
+    assert [gaps.occurrence(REQUEST, before) for before in range(len(given_out))] == given_out
+    assert gaps.occurrence(("s_x", *REQUEST[1:]), 1) == 1
+
+
+@given(st.sets(st.integers(0, 12)), st.integers(1, 15))
+def test_every_occurrence_is_given_out_once(recorded, asked):
+    gaps = with_occurrences(*recorded)
+
+    numbers = [gaps.occurrence(REQUEST, before) for before in range(asked)]
+
+    assert len(set(numbers)) == asked
+    assert numbers[: len(recorded)] == sorted(recorded)[:asked]

@@ -8,11 +8,13 @@ dispatch, so a re-run that asks for the same things yields the same ids.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import Any, Final, Literal
 
 import orjson
 
 from steplog._kernel.canonical import canonical
+from steplog._kernel.fold import RunState
 from steplog.errors import InvalidArgument
 
 Kind = Literal["llm_call", "tool_call", "local"]
@@ -49,6 +51,35 @@ def step_id(scope: str, kind: str, target: str, hashed: str, occurrence: int) ->
     identity = orjson.dumps([scope, kind, target, hashed, occurrence])
     bits = int.from_bytes(hashlib.sha256(identity).digest()[:17], "big") >> 6
     return "s_" + "".join([_PAIRS[(bits >> shift) & 1023] for shift in _SHIFTS])
+
+Request = tuple[str, str, str, str]
+
+
+class Gaps:
+    """Identical requests of which a crash has left a later one in the log and not an earlier one.
+
+    Concurrent branches count their requests in one order and may reach the log in another. The occurrences that are
+    recorded are given out first: the program asks for all of them again, but not in an order that anybody knows.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        recorded: dict[Request, list[int]] = {}
+        for step in state.steps.values():
+            request = (step.scope, step.kind, step.target, step.started.get("args_hash", ""))
+            recorded.setdefault(request, []).append(step.started.get("occurrence", 0))
+        self._recorded = {
+            request: sorted(numbers) for request, numbers in recorded.items() if max(numbers) >= len(numbers)
+        }
+
+    def occurrence(self, request: Request, before: int) -> int:
+        """The occurrence of a request (scope, kind, target, args hash) that was made so often before."""
+        recorded = self._recorded.get(request)
+        if recorded is None:
+            return before
+        if before < len(recorded):
+            return recorded[before]
+        free = (number for number in itertools.count() if number not in recorded)
+        return next(itertools.islice(free, before - len(recorded), None))
 
 
 def check_mode(mode: str, owner: str) -> Mode:

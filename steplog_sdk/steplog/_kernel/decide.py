@@ -212,7 +212,7 @@ def unasked(state: RunState, seen: Collection[str], scope: str, after: str | Non
     """
     missed = []
     for step_id in state.followers.get((scope, after), ()):
-        if step_id in seen or step_id in state.retry:
+        if step_id in seen or step_id in state.retry or step_id in state.superseded:
             continue
         step = state.steps[step_id]
         if step.status in FINISHED or (step.orphan and step.mode != "safe" and not step.allowed):

@@ -265,15 +265,28 @@ def _started(state: RunState, event: Event) -> None:
     state.retry.discard(step_id)
 
 
-def behind(state: RunState, step: StepState) -> list[str]:
-    """Ids of the steps that followed a step in its own context, one after the other."""
-    found: list[str] = []
-    queue = [step.id]
+def behind(state: RunState, failed: StepState) -> list[str]:
+    """Ids of the steps that may have been asked for because a step had failed.
+
+    Those that followed it in its own context, and those that began after it at a place where its branch was forked off:
+    an exception leaves its branch and is handled where that was opened, by a `finally` around a `gather`, say.
+    """
+    end = failed.finished_seq if failed.finished_seq is not None else state.seq
+    found = dict.fromkeys(state.followers.get((failed.scope, failed.id), ()))
+    place, places = failed.after, {failed.after}
+    while place is not None and place in state.steps:
+        place = state.steps[place].after
+        places.add(place)
+    for before in places:
+        siblings = state.followers.get((failed.scope, before), ())
+        found.update((step, None) for step in siblings if state.steps[step].started_seq > end)
+    queue = list(found)
     while queue:
-        following = state.followers.get((step.scope, queue.pop()), [])
-        queue += [each for each in following if each not in found]
-        found += [each for each in following if each not in found]
-    return found
+        for step in state.followers.get((failed.scope, queue.pop()), ()):
+            if step not in found:
+                found[step] = None
+                queue.append(step)
+    return list(found)
 
 
 def _finished(state: RunState, event: Event) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from steplog._runtime.commit import Entry
+from steplog._runtime.turns import Turn
 
 T = TypeVar("T")
 
@@ -20,9 +21,9 @@ class Pause:
         self.seconds = seconds
 
 
-Wait = Entry | Pause
+Wait = Entry | Pause | Turn
 Steps = Generator[Wait, None, T]
-"""Yields what it waits for: an entry until it is in the log, or a pause."""
+"""Yields what it waits for: an entry until it is in the log, a turn in the recorded order, or a pause."""
 
 
 def run(steps: Steps[T]) -> T:
@@ -60,6 +61,8 @@ async def run_async(steps: Steps[T]) -> T:
 def _block(wait: Wait) -> None:
     if isinstance(wait, Entry):
         wait.commit.wait(wait)
+    elif isinstance(wait, Turn):
+        wait.wait()
     else:
         time.sleep(wait.seconds)
 
@@ -67,6 +70,8 @@ def _block(wait: Wait) -> None:
 async def _pause(wait: Wait) -> None:
     if isinstance(wait, Entry):
         await wait.commit.wait_async(wait)
+    elif isinstance(wait, Turn):
+        await wait.wait_async()
     else:
         import asyncio
 

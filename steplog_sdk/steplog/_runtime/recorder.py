@@ -33,6 +33,7 @@ from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
 from steplog._runtime.pack import Sink
 from steplog._runtime.ticket import Call, Recorded, Ticket
+from steplog._runtime.turns import Turns
 from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Recorder:
         self._on_drift = on_drift
         self._drift_grace = drift_grace
         self._on_halt = on_halt
+        self._turns = Turns(journal.state)
         self.dispatch = Dispatch(journal, on_drift, self.refuse_if_halted)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}
@@ -120,17 +122,28 @@ class Recorder:
         if isinstance(decision, Replay):
             self._refuse_namesake(call, decision.step)
             self.dispatch.settle_inside(decision.step)
+            yield from self._in_turn(decision.step, may_wait=may_wait)
             self.replayed += 1
             log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
             ticket.attempt = decision.step.attempt
             ticket.recorded = Recorded(self, decision.step)
             return ticket
         self.dispatch.expect_no_more(effect)
+        self._turns.passed(effect.id)
         ticket.attempt = decision.attempt
         ticket.verify = decision.verify
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
+
+    def _in_turn(self, step: StepState, *, may_wait: bool) -> Steps[None]:
+        turn = self._turns.take(step)
+        try:
+            if turn is not None and may_wait:
+                yield turn
+        finally:
+            # Also when the caller was cancelled meanwhile: the others must not wait for it.
+            self._turns.passed(step.id)
 
     def _refuse_namesake(self, call: Call, step: StepState) -> None:
         """Halt rather than return the result of another module's function of the same name."""

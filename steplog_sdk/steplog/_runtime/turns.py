@@ -1,0 +1,179 @@
+"""Replayed results come back in the order in which they came back when they were recorded.
+
+A program that takes results as they arrive (`as_completed`, `wait`, a queue) does different things when they arrive in
+another order, and its next request would no longer match its log. A replayed call takes no time, so without this the
+order would be that of submission.
+
+A step waits for those that finished while it was under way, and for no others: in the recording their results cannot
+have depended on its own, so they are on their way. Should one not come all the same (the program has changed, or the
+thread that would submit it is the one that waits), it is given up after a moment: order is never worth a deadlock.
+
+A stream takes no turn. Its reader acts on the first chunks long before the step is finished.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from typing import Any, Final
+
+from steplog._kernel.fold import FINISHED, RunState, StepState
+from steplog._runtime.context import current_task
+
+# Without any step coming or going for this long, the one that is waited for is given up.
+_PATIENCE_SECONDS: Final = 0.25
+
+# A thread that was woken leaves the one before it time to use its result: which of two threads puts its result into a
+# queue first is up to the scheduler, and nobody tells when it has.
+_STAGGER_SECONDS: Final = 0.001
+
+
+class Turn:
+    """A replayed step that has to wait.
+
+    Attributes:
+        position: its place in the order of completion.
+        blocker: position of the step that it waits for now.
+    """
+
+    __slots__ = ("_event", "_future", "_turns", "blocker", "position")
+
+    def __init__(self, turns: Turns, position: int, blocker: int) -> None:
+        self._turns = turns
+        self.position = position
+        self.blocker = blocker
+        self._event: threading.Event | None = None
+        self._future: Any = None
+
+    def wait(self) -> None:
+        """Block until it is this step's turn."""
+        self._event = threading.Event()
+        while self._turns.must_wait(self):
+            if not self._event.wait(self._turns.patience()):
+                self._turns.give_up(self)
+            self._event.clear()
+        time.sleep(_STAGGER_SECONDS)
+
+    async def wait_async(self) -> None:
+        """The same for a task."""
+        if current_task() is None:
+            # Another async library's loop: it waits in its thread, at most until the others are given up.
+            self.wait()
+            return
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        while True:
+            self._future = loop.create_future()
+            if not self._turns.must_wait(self):
+                return
+            done, _ = await asyncio.wait([self._future], timeout=self._turns.patience())
+            if not done:
+                self._turns.give_up(self)
+
+    def wake(self) -> None:
+        """Look again whether it is this step's turn. Safe to call from any thread."""
+        if self._event is not None:
+            self._event.set()
+        future = self._future
+        if future is not None and not future.get_loop().is_closed():
+            future.get_loop().call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: Any) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Turns:
+    """The order of completion of one run's recorded steps, and how far this dispatch has come in it."""
+
+    def __init__(self, state: RunState) -> None:
+        finished = [step for step in state.steps.values() if step.status in FINISHED and step.finished_seq is not None]
+        finished.sort(key=_finished_seq)
+        self._seqs = [_finished_seq(step) for step in finished]
+        self._positions = {step.id: position for position, step in enumerate(finished)}
+        self._over = [_is_stream(step) for step in finished]
+        self._inner: dict[str, list[str]] = {}
+        for step in finished:
+            if step.scope:
+                self._inner.setdefault(step.scope, []).append(step.id)
+        self._blocked: dict[int, list[Turn]] = {}
+        self._waiting: set[int] = set()
+        self._lock = threading.Lock()
+        self._moved = time.monotonic()
+
+    def take(self, step: StepState) -> Turn | None:
+        """Submit a replayed step; returns what to wait for before its result may be handed over, or None.
+
+        The steps inside it will not be asked for, since its result comes from the log.
+        """
+        position = self._positions.get(step.id)
+        if position is None:
+            return None
+        with self._lock:
+            self._moved = time.monotonic()
+            self._skip_inside(step.id)
+            first = bisect_right(self._seqs, step.started_seq)
+            blocker = None if self._over[position] else self._first_open(first, position)
+            if blocker is None:
+                return None
+            turn = Turn(self, position, blocker)
+            self._waiting.add(position)
+            self._blocked.setdefault(blocker, []).append(turn)
+            return turn
+
+    def passed(self, step_id: str) -> None:
+        """The result of a step is being handed over, or it runs again: nobody needs to wait for it any more."""
+        position = self._positions.get(step_id)
+        if position is None or self._over[position]:
+            return
+        with self._lock:
+            self._moved = time.monotonic()
+            self._waiting.discard(position)
+            self._finish(position)
+
+    def must_wait(self, turn: Turn) -> bool:
+        """Whether the step that a turn waits for is still to come."""
+        return not self._over[turn.blocker]
+
+    def patience(self) -> float:
+        """Seconds until the step that is waited for may be given up, when nothing moves until then."""
+        return max(0.001, self._moved + _PATIENCE_SECONDS - time.monotonic())
+
+    def give_up(self, turn: Turn) -> None:
+        """Stop waiting for a step that nobody has submitted, when nothing has moved for a while."""
+        with self._lock:
+            quiet = time.monotonic() - self._moved >= _PATIENCE_SECONDS
+            if quiet and not self._over[turn.blocker] and turn.blocker not in self._waiting:
+                self._finish(turn.blocker)
+
+    def _skip_inside(self, scope: str) -> None:
+        for inner in self._inner.pop(scope, ()):
+            self._skip_inside(inner)
+            self._finish(self._positions[inner])
+
+    def _first_open(self, first: int, last: int) -> int | None:
+        over = self._over
+        return next((position for position in range(first, last) if not over[position]), None)
+
+    def _finish(self, position: int) -> None:
+        self._over[position] = True
+        for turn in self._blocked.pop(position, ()):
+            blocker = self._first_open(position + 1, turn.position)
+            if blocker is None:
+                turn.wake()
+            else:
+                turn.blocker = blocker
+                self._blocked.setdefault(blocker, []).append(turn)
+
+
+def _finished_seq(step: StepState) -> int:
+    assert step.finished_seq is not None
+    return step.finished_seq
+
+
+def _is_stream(step: StepState) -> bool:
+    request = step.started.get("request") or {}
+    return bool(request.get("stream"))

@@ -270,8 +270,8 @@ class Commit:
             try:
                 self._lead()
             except BaseException:
-                # `_write_queue` has closed the log and failed everyone who was in the batch. Who came later saw a thread
-                # that was still alive, and would wait for it for ever.
+                # `_write_queue` has closed the log and failed everyone who was in the batch. Who came later saw a
+                # thread that was still alive, and would wait for it for ever.
                 with self._queue:
                     self._committer = None
                 self._lead()

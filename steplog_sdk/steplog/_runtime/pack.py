@@ -48,7 +48,10 @@ class Sink:
 
     def value(self, tree: Any) -> Any:
         """An encoded value as it stands in a line: itself, or a reference when it is large."""
-        data = orjson.dumps(tree)
+        return self.serialised(orjson.dumps(tree))
+
+    def serialised(self, data: bytes) -> Any:
+        """The same for a value that is JSON bytes already."""
         if len(data) <= INLINE_LIMIT:
             self._inline.append(data)
             return orjson.Fragment(data)

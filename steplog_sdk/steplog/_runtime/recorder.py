@@ -228,7 +228,8 @@ class Recorder:
         if call.module is not None:
             data["module"] = call.module
         if call.request is None:
-            data["args"] = sink.value(call.args)
+            ticket.given = orjson.dumps(call.args)
+            data["args"] = sink.serialised(ticket.given)
         else:
             data["request"] = sink.detail(call.request)
         line = sink.line(data)

@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+import orjson
+
 from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
 from steplog._kernel.codec_classes import recorded_name
-from steplog._kernel.identity import Mode, args_hash, check_mode
+from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.blame import blamed, told
@@ -224,7 +226,7 @@ def _warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], nam
         return
     try:
         after = tool.call(arguments, {name: value for name, value in named.items() if value is not ticket.key})
-        changed = args_hash(after.args) != ticket.hashed[0]
+        changed = orjson.dumps(after.args) != ticket.given
     except EncodeError:
         changed = True
     if changed:

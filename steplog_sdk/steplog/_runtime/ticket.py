@@ -110,6 +110,7 @@ class Ticket:
         self.finished = False
         self.began = time.perf_counter()
         self.hashed: tuple[str, int] = ("", 0)
+        self.given = b""
         self._closing: Callable[[], dict[str, Any] | None] | None = None
 
     def finish(

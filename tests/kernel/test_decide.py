@@ -267,3 +267,15 @@ def test_what_a_log_owes():
     log.add(ev.RUN_ENDED, outcome="failed", retry=["s_ended_the_run"]).claim()
 
     assert list(owed_by(log.state)) == ["s_done", "s_failed", "s_inner", "s_doubt"]
+
+
+def test_an_identical_request_is_not_waited_for():
+    """Two branches were in the middle of the same call; on resume one of them may make both calls, one by one."""
+    log = Log().begin()
+    for step, hashed in (("s_a", "1"), ("s_b", "1"), ("s_c", "2")):
+        log.start(step, "keyed", args_hash=hashed)
+    state = log.claim().state
+
+    assert decide(state, set(), effect_of(log, "s_a"), owed=["s_a", "s_b"]) == Proceed(2)
+    assert decide(state, set(), effect_of(log, "s_a"), owed=["s_b", "s_c"]).missed == ("s_c",)
+    assert decide(state, set(), new(after="s_x"), owed=["s_b"]).missed == ("s_b",)

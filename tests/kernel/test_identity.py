@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from steplog._kernel.identity import MODES, Gaps, args_hash, check_mode, step_id
+from steplog._kernel.identity import MODES, Occurrences, args_hash, check_mode, step_id
 from steplog._runtime.context import Frame
 from steplog._runtime.drive import run
 from steplog._runtime.journal import Journal
@@ -177,34 +177,44 @@ def test_another_mode_is_refused_with_the_four_named(mode):
     assert all(known in str(caught.value) for known in ("step refund", repr(mode), *MODES))
 
 
-# gaps -----------------------------------------------------------------------------------------------------------------
+# occurrences ----------------------------------------------------------------------------------------------------------
 
 REQUEST = ("", "tool_call", "t", "hash")
 
 
-def with_occurrences(*numbers):
+def occurrences(finished, still_open=()):
+    """What a resumed run gives out, whose log holds these."""
     log = Log().begin()
-    for number in numbers:
+    for number in (*finished, *still_open):
         log.start(f"s_{number}", args_hash="hash", occurrence=number)
-    return Gaps(log.state)
+    for number in finished:
+        log.finish(f"s_{number}")
+    return Occurrences(log.claim().state)
 
 
 @pytest.mark.parametrize(
-    "recorded, given_out",
-    [((), [0, 1, 2]), ((0, 1), [0, 1, 2, 3]), ((1,), [1, 0, 2, 3]), ((4, 0, 2), [0, 2, 4, 1, 3, 5])],
+    "finished, still_open, given_out",
+    [
+        ((), (), [0, 1, 2]),
+        ((0, 1), (2,), [0, 1, 2, 3]),
+        ((1,), (), [1, 0, 2, 3]),
+        ((0, 2), (1,), [0, 2, 1, 3]),
+        ((4, 0, 2), (6,), [0, 2, 4, 6, 1, 3, 5, 7]),
+    ],
 )
-def test_recorded_occurrences_are_given_out_first(recorded, given_out):
-    gaps = with_occurrences(*recorded)
+def test_finished_occurrences_are_given_out_first(finished, still_open, given_out):
+    found = occurrences(finished, still_open)
 
-    assert [gaps.occurrence(REQUEST, before) for before in range(len(given_out))] == given_out
-    assert gaps.occurrence(("s_x", *REQUEST[1:]), 1) == 1
+    assert [found.of(REQUEST, before) for before in range(len(given_out))] == given_out
+    assert found.of(("s_x", *REQUEST[1:]), 1) == 1
 
 
-@given(st.sets(st.integers(0, 12)), st.integers(1, 15))
-def test_every_occurrence_is_given_out_once(recorded, asked):
-    gaps = with_occurrences(*recorded)
+@given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)), st.integers(1, 20))
+def test_every_occurrence_is_given_out_once(finished, still_open, asked):
+    still_open -= finished
+    found = occurrences(sorted(finished), sorted(still_open))
 
-    numbers = [gaps.occurrence(REQUEST, before) for before in range(asked)]
+    numbers = [found.of(REQUEST, before) for before in range(asked)]
 
     assert len(set(numbers)) == asked
-    assert numbers[: len(recorded)] == sorted(recorded)[:asked]
+    assert numbers[: len(finished | still_open)] == [*sorted(finished), *sorted(still_open)][:asked]

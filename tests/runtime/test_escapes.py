@@ -248,6 +248,22 @@ async def test_a_step_that_was_given_up_between_two_attempts_is_given_up_again()
     assert effects == ["primary", "backup"]
 
 
+async def test_a_call_that_was_given_up_and_made_again_keeps_its_turn():
+    async def agent():
+        async with steplog.run("r"):
+            seen = []
+            for patience in (0.05, 5):
+                try:
+                    seen.append(await asyncio.wait_for(apay("x", 0.1), patience))
+                except TimeoutError:
+                    seen.append("gave up")
+            return seen
+
+    assert await agent() == ["gave up", "x"]
+    assert await agent() == ["gave up", "x"]
+    assert effects == ["x"]
+
+
 async def test_an_outcome_that_the_program_never_saw_is_not_shown_to_it_later(monkeypatch):
     from steplog.stores.writer import FileWriter
 

@@ -107,10 +107,22 @@ def decide(
     """
     decision = _decide(state, seen, effect, on_drift)
     if isinstance(decision, Proceed) and effect.mode != "safe" and on_drift == "halt":
-        missed = tuple(step for step in owed if step != effect.id)
+        missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed:
             return Halt("drift", _nearest(state, missed, effect), missed)
     return decision
+
+
+def _ask_the_same(state: RunState, one: str, other: str) -> bool:
+    """Whether two recorded steps are identical requests: what asks for the one would as soon have got the other."""
+    if other not in state.steps:
+        # A new occurrence is given out when all recorded ones have been.
+        return False
+    return _request(state.steps[one]) == _request(state.steps[other])
+
+
+def _request(step: StepState) -> tuple[str, str, str, str | None]:
+    return step.scope, step.kind, step.target, step.started.get("args_hash")
 
 
 def _decide(state: RunState, seen: Collection[str], effect: Effect, on_drift: str) -> Decision:

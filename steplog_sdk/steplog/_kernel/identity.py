@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from steplog._kernel.canonical import canonical
-from steplog._kernel.fold import RunState
+from steplog._kernel.fold import FINISHED, RunState
 from steplog.errors import InvalidArgument
 
 Kind = Literal["llm_call", "tool_call", "local"]
@@ -52,34 +52,39 @@ def step_id(scope: str, kind: str, target: str, hashed: str, occurrence: int) ->
     bits = int.from_bytes(hashlib.sha256(identity).digest()[:17], "big") >> 6
     return "s_" + "".join([_PAIRS[(bits >> shift) & 1023] for shift in _SHIFTS])
 
+
 Request = tuple[str, str, str, str]
 
 
-class Gaps:
-    """Identical requests of which a crash has left a later one in the log and not an earlier one.
+class Occurrences:
+    """Which occurrence a request gets, among the identical ones of its scope.
 
-    Concurrent branches count their requests in one order and may reach the log in another. The occurrences that are
-    recorded are given out first: the program asks for all of them again, but not in an order that anybody knows.
+    Mostly they are counted from zero. Concurrent branches, however, reach the log in another order than they are
+    counted in, so a crash may leave a later occurrence finished and an earlier one open, or not recorded at all. The
+    finished ones are given out first: whoever gets an open one runs its effect, and must not run it while what has
+    happened already is still to be asked for.
     """
 
     def __init__(self, state: RunState) -> None:
-        recorded: dict[Request, list[int]] = {}
+        recorded: dict[Request, list[tuple[bool, int]]] = {}
         for step in state.steps.values():
             request = (step.scope, step.kind, step.target, step.started.get("args_hash", ""))
-            recorded.setdefault(request, []).append(step.started.get("occurrence", 0))
-        self._recorded = {
-            request: sorted(numbers) for request, numbers in recorded.items() if max(numbers) >= len(numbers)
-        }
+            # One that the program gave up was asked for in its turn like a finished one, and is given up again there.
+            is_open = step.status not in FINISHED and step.given_up is None
+            place = (is_open, step.started.get("occurrence", 0))
+            recorded.setdefault(request, []).append(place)
+        orders = ((request, [number for _, number in sorted(places)]) for request, places in recorded.items())
+        self._orders = {request: order for request, order in orders if order != list(range(len(order)))}
 
-    def occurrence(self, request: Request, before: int) -> int:
-        """The occurrence of a request (scope, kind, target, args hash) that was made so often before."""
-        recorded = self._recorded.get(request)
-        if recorded is None:
+    def of(self, request: Request, before: int) -> int:
+        """The occurrence of a request (scope, kind, target, args hash) that this dispatch has made so often before."""
+        order = self._orders.get(request)
+        if order is None:
             return before
-        if before < len(recorded):
-            return recorded[before]
-        free = (number for number in itertools.count() if number not in recorded)
-        return next(itertools.islice(free, before - len(recorded), None))
+        if before < len(order):
+            return order[before]
+        free = (number for number in itertools.count() if number not in order)
+        return next(itertools.islice(free, before - len(order), None))
 
 
 def check_mode(mode: str, owner: str) -> Mode:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steplog._kernel.decide import Decision, Effect, decide, inside, owed_by
 from steplog._kernel.fold import FINISHED, StepState, behind
-from steplog._kernel.identity import Gaps, step_id
+from steplog._kernel.identity import Occurrences, step_id
 from steplog._runtime.commit import reentered
 from steplog._runtime.context import Frame, owner
 from steplog.errors import InvalidArgument
@@ -36,7 +36,7 @@ class Dispatch:
         self._seen: set[str] = set()
         self._counts: dict[str, dict[tuple[str, str, str], int]] = {}
         self._owed = owed_by(journal.state)
-        self._gaps = Gaps(journal.state)
+        self._occurrences = Occurrences(journal.state)
         self._names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
 
@@ -71,7 +71,7 @@ class Dispatch:
         same = (call.kind, call.target, hashed)
         before = counts.get(same, 0)
         counts[same] = before + 1
-        occurrence = self._gaps.occurrence((place.scope, *same), before)
+        occurrence = self._occurrences.of((place.scope, *same), before)
         identity = step_id(place.scope, call.kind, call.target, hashed, occurrence)
         self._seen.add(identity)
         self._owed.pop(identity, None)

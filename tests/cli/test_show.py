@@ -144,3 +144,14 @@ def test_markup_in_a_log_is_text(home, invoke):
     LogFile(home, "r").begin(goal=text).tool(TOOL, "t").add("step.resolved", TOOL, how="done", result=text, note=text)
     assert text in invoke("show", "r").stdout
     assert invoke("show", "r", TOOL).stdout.count(text) == 3
+
+
+def test_a_step_that_cannot_be_returned_or_was_given_up_is_not_shown_as_ordinary(home, ask):
+    log = LogFile(home, "odd").add("run.created", format="steplog/1", run_id="odd").add("run.claimed")
+    for step, outcome in (("s_lost", "done"), ("s_given_up", "cancelled"), ("s_last", "done")):
+        log.add("step.started", step, kind="tool_call", target="t", mode="unsafe", attempt=1)
+        log.add("step.finished", step, outcome=outcome, **({"unreplayable": {"why": "w"}} if step == "s_lost" else {}))
+
+    statuses = [ask("show", "odd", step)["status"] for step in ("s_lost", "s_given_up", "s_last")]
+
+    assert statuses == ["not returnable", "given up", "done"]

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from steplog._kernel.fold import DONE, FAILED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
+from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
 
 IN_DOUBT: Final = "in doubt"
 INTERRUPTED: Final = "interrupted"
+GIVEN_UP: Final = "given up"
+LOST: Final = "not returnable"
 TO_REPEAT: Final = "to repeat"
 
 
@@ -86,10 +88,15 @@ def step_status(step: StepState, *, live: bool) -> str:
     A step that the log leaves running while nobody holds the run is an orphan already, although the next writer has
     not said so yet.
     """
+    if step.given_up is not None:
+        return GIVEN_UP
     if step.status == INDETERMINATE or (step.status == RUNNING and not live and step.mode == "unsafe"):
         return IN_DOUBT
     if (step.status == RUNNING and not live) or (step.status == PENDING and step.orphan):
         return TO_REPEAT
+    outcome = step.finished or {}
+    if step.status in FINISHED and ("unreplayable" in outcome or "redacted" in outcome) and step.mode != "safe":
+        return LOST
     return step.status
 
 

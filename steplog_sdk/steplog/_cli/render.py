@@ -22,6 +22,8 @@ GLYPHS: Final = {
     "skipped": ("-", "-", "dim"),
     facts.TO_REPEAT: ("↻", "~", "yellow"),
     facts.IN_DOUBT: ("?", "?", "bold yellow"),
+    facts.GIVEN_UP: ("⊘", "-", "dim"),
+    facts.LOST: ("!", "!", "bold yellow"),
 }
 KINDS: Final = {"llm_call": "model", "tool_call": "tool"}
 _OTHER: Final = ("·", ".", "")

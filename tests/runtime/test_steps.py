@@ -546,6 +546,35 @@ def test_a_decorator_in_between_that_adds_arguments_lets_no_call_escape():
     assert sent == ["ada"]
 
 
+def test_equal_calls_on_two_objects_are_told_apart_where_the_objects_are_values(caplog):
+    @dataclasses.dataclass(frozen=True)
+    class Account:
+        owner: str
+
+        @steplog.step
+        def charge(self, cents):
+            return f"{self.owner} {cents}"
+
+    class Desk:
+        @steplog.step
+        def look(self, order):
+            return order
+
+    ada, bob = Account("ada"), Account("bob")
+    with steplog.run("r"):
+        assert (ada.charge(1), bob.charge(1)) == ("ada 1", "bob 1")
+    with steplog.run("r") as run:
+        assert (bob.charge(1), ada.charge(1)) == ("bob 1", "ada 1")
+        assert run.executed == 0
+    assert "two objects" not in caplog.text
+    one, other = Desk(), Desk()
+    with steplog.run("s"):
+        one.look("a"), one.look("a"), other.look("b")
+        assert "two objects" not in caplog.text
+        other.look("a")
+    assert "two objects" in caplog.text
+
+
 def test_a_namesake_in_another_module_does_not_get_the_result(monkeypatch):
     def notify(order):
         return f"sms {order}"

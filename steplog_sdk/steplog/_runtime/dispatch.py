@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import Occurrences, step_id
 from steplog._runtime.commit import reentered
 from steplog._runtime.context import Frame, owner
+from steplog._runtime.door import PROCESS
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class Dispatch:
         self._occurrences = Occurrences(journal.state)
         self._names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
+        self._receivers: dict[tuple[str, str, str], Any] = {}
 
     @property
     def asked(self) -> int:
@@ -69,6 +73,8 @@ class Dispatch:
     def _identify(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int]:
         counts = self._counts.setdefault(place.scope, {})
         same = (call.kind, call.target, hashed)
+        if call.receiver is not None:
+            self._note_receiver(same, call.receiver)
         before = counts.get(same, 0)
         counts[same] = before + 1
         occurrence = self._occurrences.of((place.scope, *same), before)
@@ -76,6 +82,20 @@ class Dispatch:
         self._seen.add(identity)
         self._owed.pop(identity, None)
         return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode), occurrence
+
+    def _note_receiver(self, same: tuple[str, str, str], receiver: Any) -> None:
+        """Say so when equal calls go to two objects: on a resume in another order each would get the other's result."""
+        known = self._receivers.get(same)
+        if known is None or known() is None:
+            with contextlib.suppress(TypeError):  # an object that allows no weak reference is not worth keeping alive
+                self._receivers[same] = weakref.ref(receiver)
+        elif known() is not receiver:
+            name = same[1]
+            message = (
+                f"{name} is called with equal arguments on two objects, which a resumed run cannot tell apart. Pass "
+                f"what distinguishes them as an argument, or make them frozen dataclasses. (Said once.)"
+            )
+            PROCESS.warn_once(f"receivers {name}", message)
 
     def decide(self, effect: Effect, on_drift: str | None = None) -> Decision:
         """Decide on an effect that has been counted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
@@ -16,6 +17,7 @@ class Binder:
 
     Attributes:
         takes_key: whether the function has a parameter for the idempotency key.
+        receiver: name of the parameter that a method is called on, or None.
     """
 
     def __init__(self, fn: Callable[..., Any], *, owner: str, ignore: Collection[str] = (), key: str) -> None:
@@ -34,7 +36,8 @@ class Binder:
         self._key = key
         self.takes_key = key in named
         self._key_default = parameters[key].default if key in parameters else inspect.Parameter.empty
-        self._ignored = frozenset(ignore) | _receiver(fn, list(parameters))
+        self.receiver = _receiver(fn, list(parameters))
+        self._ignored = frozenset(ignore) | ({self.receiver} if self.receiver else frozenset())
         plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
         self._names = tuple(parameters) if plain else None
         self._positional = sum(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters.values())
@@ -57,7 +60,9 @@ class Binder:
         if self.takes_key and not self._given(args, kwargs):
             named.pop(self._key, None)
         for name in self._ignored:
-            named.pop(name, None)
+            value = named.pop(name, None)
+            if name == self.receiver and _is_value(value):
+                named[name] = value
             if self._names is None and isinstance(extra := named.get("kwargs"), dict):
                 extra.pop(name, None)
         return named
@@ -119,9 +124,13 @@ def _signature(fn: Callable[..., Any], *, follow: bool) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005  # only its shape is used
 
 
-def _receiver(fn: Callable[..., Any], parameters: list[str]) -> frozenset[str]:
-    """The `self` or `cls` of a function that is defined in a class body; which object it is, is not recorded."""
+def _receiver(fn: Callable[..., Any], parameters: list[str]) -> str | None:
+    """The `self` or `cls` of a function that is defined in a class body."""
     in_class = "." in getattr(fn, "__qualname__", "").rsplit("<locals>.", 1)[-1]
-    if in_class and parameters and parameters[0] in ("self", "cls"):
-        return frozenset(parameters[:1])
-    return frozenset()
+    return parameters[0] if in_class and parameters and parameters[0] in ("self", "cls") else None
+
+
+def _is_value(receiver: Any) -> bool:
+    """Whether an object is what it holds, for good, so that it can tell calls on it from calls on others."""
+    frozen = getattr(getattr(type(receiver), "__dataclass_params__", None), "frozen", False)
+    return bool(frozen) or isinstance(receiver, (tuple, enum.Enum))

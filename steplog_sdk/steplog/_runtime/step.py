@@ -102,6 +102,8 @@ class Tool:
         tree = {name: encode(value, f"{self.name}({name})", _ANY_CLASS) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
         call.module = self.module
+        if self.binder.receiver is not None:
+            call.receiver = args[0] if args else kwargs.get(self.binder.receiver)
         return call
 
     def result(self, ticket: Ticket) -> Any:

@@ -29,10 +29,11 @@ class Call:
         args: JSON tree that identifies the call within its target.
         mode: idempotency mode.
         request: what to record instead of `args`, for model calls; may hold `Body` values.
+        receiver: the object that a method is called on, or None.
         module: where a tool without a name of its own is defined, or None.
     """
 
-    __slots__ = ("args", "kind", "mode", "module", "request", "target")
+    __slots__ = ("args", "kind", "mode", "module", "receiver", "request", "target")
 
     def __init__(
         self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
@@ -43,6 +44,7 @@ class Call:
         self.mode = mode
         self.request = request
         self.module: str | None = None
+        self.receiver: Any = None
 
 
 class Recorded:

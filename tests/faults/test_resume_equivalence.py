@@ -196,7 +196,7 @@ def _compounds(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-PROGRAMS = st.recursive(LEAVES, _compounds, max_leaves=7)
+PROGRAMS = st.recursive(LEAVES, _compounds, max_leaves=7).map(small.apart)
 CRASHES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=3)
 
 
@@ -207,7 +207,7 @@ REPORTED_THEN_ON = Seq((Report(Outage("a"), Act("safe", "note")), Act("unsafe", 
 CLEANED_UP = Seq((Finally(Outage("a"), Act("unsafe", "b")), Value("a")))
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(program=PROGRAMS, moments=CRASHES, pauses=PAUSES)
 @example(program=HANDLED_THEN_DOWN, moments=[(0.0, False)], pauses=[0.0])
 @example(program=REPORTED_THEN_ON, moments=[(0.0, False)], pauses=[0.0])

@@ -96,6 +96,25 @@ class Finally(NamedTuple):
     last: Any
 
 
+def apart(node: Any, branch: str = "") -> Any:
+    """The program with labels that tell concurrent branches apart.
+
+    Branches of one scope that make identical calls and go on differently cannot be told apart by a log that knows what
+    was asked and not by whom; such a run may halt where it could have gone on.
+    """
+    if isinstance(node, Gather | Threads):
+        return type(node)(tuple(apart(part, f"{branch}{number}") for number, part in enumerate(node.parts)))
+    if isinstance(node, tuple) and not hasattr(node, "_fields"):
+        return tuple(apart(part, branch) for part in node)
+    if not isinstance(node, tuple):
+        return node
+    return type(node)(**{name: _apart(name, value, branch) for name, value in node._asdict().items()})
+
+
+def _apart(name: str, value: Any, branch: str) -> Any:
+    return f"{value}{branch}" if name == "label" else apart(value, branch)
+
+
 class Declined(Exception):
     """What `Try` handles."""
 

@@ -226,6 +226,29 @@ def test_a_retry_that_does_something_else_inside_is_drift():
     assert effects == ["first"]
 
 
+async def test_a_branch_that_sleeps_on_its_way_is_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(PROCESS, "settings", replace(PROCESS.settings, drift_grace=0.1))
+
+    async def sleeper():
+        await asyncio.sleep(0.5)
+        await apay("after a sleep")
+
+    async def agent(*, crash):
+        async with steplog.run("r"):
+            branch = asyncio.create_task(sleeper())
+            if crash:
+                await branch
+                raise Crash
+            await apay("new")
+            await branch
+
+    with pytest.raises(Crash):
+        await agent(crash=True)
+    await agent(crash=False)
+
+    assert effects == ["after a sleep", "new"]
+
+
 async def test_a_step_that_was_given_up_between_two_attempts_is_given_up_again():
     @steplog.step(retries=3, backoff=5)
     async def primary():

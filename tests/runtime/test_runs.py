@@ -181,6 +181,9 @@ def test_other_bad_arguments_are_refused():
         steplog.run("r", durability="maybe")
     with pytest.raises(InvalidArgument, match="on_drift"):
         steplog.run("r", on_drift="shrug")
+    for grace in (-1, float("inf"), float("nan")):
+        with pytest.raises(InvalidArgument, match="number of seconds"):
+            steplog.install(drift_grace=grace, interceptors=[])
     with pytest.raises(InvalidArgument, match="no interceptor is named nope"):
         steplog.install(interceptors=["nope"])
 

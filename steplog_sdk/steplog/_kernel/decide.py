@@ -75,11 +75,13 @@ class Halt(NamedTuple):
         reason: indeterminate, drift or unreplayable.
         step: the recorded step concerned, or None where the run had ended.
         missed: for drift: ids of recorded steps that the program has not asked for, in recorded order.
+        elsewhere: for drift: they are not at this place, so another branch may still be on its way to them.
     """
 
     reason: str
     step: StepState | None = None
     missed: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 Decision = Replay | Proceed | Forsaken | Halt
@@ -109,7 +111,7 @@ def decide(
     if isinstance(decision, Proceed) and effect.mode != "safe" and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed:
-            return Halt("drift", _nearest(state, missed, effect), missed)
+            return Halt("drift", _nearest(state, missed, effect), missed, elsewhere=True)
     return decision
 
 

@@ -26,11 +26,12 @@ class Dispatch:
     """The submissions of one process; gives them their ids and asks the kernel what to do with them.
 
     Attributes:
-        branched: whether anything was submitted from a branch: a thread or task that was forked off inside the run.
+        branched: whether anything was submitted from a branch, now or when the log was recorded: a thread or task that
+            was forked off inside the run.
     """
 
     def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
-        self.branched = False
+        self.branched = any(step.started.get("branch") for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
         self._refuse_if_halted = refuse_if_halted
@@ -82,6 +83,11 @@ class Dispatch:
         self._seen.add(identity)
         self._owed.pop(identity, None)
         return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode), occurrence
+
+    def may_be_late(self, missed: tuple[str, ...]) -> bool:
+        """Whether all of these recorded steps were asked for by branches, which keep their own time."""
+        steps = self._journal.state.steps
+        return all(steps[step].started.get("branch") for step in missed)
 
     def _note_receiver(self, same: tuple[str, str, str], receiver: Any) -> None:
         """Say so when equal calls go to two objects: on a resume in another order each would get the other's result."""

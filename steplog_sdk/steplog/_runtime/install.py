@@ -28,6 +28,7 @@ def install(
     home: str | os.PathLike[str] | None = None,
     durability: str | None = None,
     strict: bool | None = None,
+    drift_grace: float | None = None,
     interceptors: Collection[str] | None = None,
     store: Store | None = None,
 ) -> None:
@@ -41,13 +42,16 @@ def install(
             `STEPLOG_DURABILITY`.
         strict: raise `NotInRun` for a model or tool call that would escape the log, instead of warning once;
             `STEPLOG_STRICT=1`.
+        drift_grace: seconds for which a step of a run with branches waits for recorded steps that other branches have
+            not asked for yet, before the run counts as drifted (twelve times as long for what branches have
+            recorded); `STEPLOG_DRIFT_GRACE`, else 5.
         interceptors: names of the interceptors to install; all that are found by default.
         store: a store to use instead of files in `home`.
 
     Raises:
         InvalidArgument: an unknown durability level, or an interceptor that is not installed on this machine.
     """
-    chosen = settings.resolve(home=home, durability=durability, strict=strict, store=store)
+    chosen = settings.resolve(home=home, durability=durability, strict=strict, drift_grace=drift_grace, store=store)
     from steplog._runtime import threads
 
     with _lock:

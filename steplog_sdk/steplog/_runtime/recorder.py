@@ -25,9 +25,10 @@ from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
 from steplog._runtime import messages
-from steplog._runtime.blame import blame, told
+from steplog._runtime.blame import blame
+from steplog._runtime.blame import told as told_of
 from steplog._runtime.commit import Entry
-from steplog._runtime.context import Frame, advance, current_task
+from steplog._runtime.context import Frame, advance, current_task, owner
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("steplog")
 
 _PAUSE_SECONDS: Final = 0.01
+
+# A branch that sleeps on its way to a recorded step sleeps again on a resume. What branches have recorded is waited for
+# this many times longer than what is missing in a sequence.
+_LATE: Final = 12
 
 # How much longer than when it was recorded (twice that, and this) a step waits to be cancelled again.
 _FORSAKEN_SECONDS: Final = 60.0
@@ -115,6 +120,7 @@ class Recorder:
             decision = self.dispatch.decide(effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
+        ticket.forked = place.owner != owner()
         if isinstance(decision, Halt):
             raise self.halt(self._explain(decision, call, effect))
         if isinstance(decision, Forsaken):
@@ -157,14 +163,22 @@ class Recorder:
         if self.journal.state.completed_once:
             return halt
         waiting_for: Decision = halt
-        asked, deadline = -1, 0.0
+        asked, since, told = -1, 0.0, False
         while may_wait:
             self.refuse_if_halted()
             waiting_for = self.dispatch.decide(effect)
-            if asked != self.dispatch.asked:
-                asked, deadline = self.dispatch.asked, time.monotonic() + self._drift_grace
-            if not (isinstance(waiting_for, Halt) and waiting_for.missed) or time.monotonic() > deadline:
+            if not (isinstance(waiting_for, Halt) and waiting_for.missed):
                 break
+            if asked != self.dispatch.asked:
+                asked, since = self.dispatch.asked, time.monotonic()
+            waited = time.monotonic() - since
+            patient = waiting_for.elsewhere or self.dispatch.may_be_late(waiting_for.missed)
+            if waited > self._drift_grace * (_LATE if patient else 1):
+                break
+            if waited > self._drift_grace and not told:
+                told = True
+                what = "run %s: %s %s waits until the program asks for what is recorded and still missing, such as %s"
+                log.warning(what, self.journal.run_id, effect.kind, effect.target, waiting_for.missed[0])
             yield Pause(_PAUSE_SECONDS)
         return waiting_for
 
@@ -225,6 +239,8 @@ class Recorder:
             "after": effect.after,
             "key": ticket.key,
         }
+        if ticket.forked:
+            data["branch"] = True
         if call.module is not None:
             data["module"] = call.module
         if call.request is None:
@@ -342,7 +358,7 @@ class Recorder:
         data = {
             "reason": interrupt.reason,
             "step": interrupt.step,
-            "message": told(interrupt)["message"],
+            "message": told_of(interrupt)["message"],
             "commands": list(interrupt.commands),
         }
         try:

@@ -45,8 +45,9 @@ class Settings:
         home: directory of the logs.
         durability: `durable` (survives power loss) or `process` (survives the death of the process).
         strict: an effect that would escape the log raises `NotInRun`.
-        drift_grace: seconds for which a new step in a concurrent branch waits for recorded siblings that are not
-            submitted yet, before the run counts as drifted.
+        drift_grace: seconds without any new submission for which a new step of a run with branches waits for recorded
+            steps that are not submitted yet, before the run counts as drifted; twelve times as long for what branches
+            have recorded.
         store: a store to use instead of the files in `home`, or None.
     """
 
@@ -62,13 +63,14 @@ def resolve(
     home: str | os.PathLike[str] | None = None,
     durability: str | None = None,
     strict: bool | None = None,
+    drift_grace: float | None = None,
     store: Store | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Settings from arguments, then environment, then defaults.
 
     Raises:
-        InvalidArgument: a durability level that does not exist.
+        InvalidArgument: a durability level that does not exist, or a grace that is no number of seconds.
     """
     level = durability or environ.get("STEPLOG_DURABILITY") or "durable"
     return Settings(
@@ -76,8 +78,20 @@ def resolve(
         home=_default_home(environ) if home is None else os.path.abspath(home),
         durability=check_durability(level),
         strict=bool(strict) if strict is not None else environ.get("STEPLOG_STRICT", "") not in ("", "0"),
+        drift_grace=_seconds(drift_grace if drift_grace is not None else environ.get("STEPLOG_DRIFT_GRACE", "5")),
         store=store,
     )
+
+
+def _seconds(value: float | str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        message = f"drift_grace is a number of seconds, not {value!r}. Write steplog.install(drift_grace=5.0)"
+        raise InvalidArgument(message)
+    return seconds
 
 
 def _default_home(environ: Mapping[str, str]) -> str:

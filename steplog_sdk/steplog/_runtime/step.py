@@ -242,6 +242,7 @@ def _warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], nam
 def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
     following = Ticket(recorder, ticket.call, ticket.effect)
     following.hashed = ticket.hashed
+    following.forked = ticket.forked
     following.attempt = ticket.attempt + 1
     return following
 

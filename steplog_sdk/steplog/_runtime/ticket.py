@@ -113,6 +113,7 @@ class Ticket:
         self.began = time.perf_counter()
         self.hashed: tuple[str, int] = ("", 0)
         self.given = b""
+        self.forked = False
         self._closing: Callable[[], dict[str, Any] | None] | None = None
 
     def finish(

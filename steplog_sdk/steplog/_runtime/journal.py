@@ -6,8 +6,6 @@ collides at its next append and knows it. Nothing else than this module opens a 
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +69,11 @@ class Journal:
             self.submit(ev.RUN_CREATED, None, clean_json(redactor, orjson.dumps(first))[0])
         if writer.recovered is not None:
             self.submit(ev.LOG_RECOVERED, None, orjson.dumps(writer.recovered._asdict()))
-        claim = {"pid": os.getpid(), "host": os.uname().nodename, "boot_id": boot_id(), "started": time.time()}
+        # The store's own description of a holder; it is loaded by now, as the run is open.
+        from steplog.stores.lock import this_process
+
+        holder = this_process()
+        claim = {"pid": holder.pid, "host": holder.host, "boot_id": holder.boot_id, "started": holder.since}
         self.append(ev.RUN_CLAIMED, None, claim)
 
     def submit(
@@ -116,12 +118,3 @@ class Journal:
     def close(self) -> None:
         """Write what is pending and release the run. Idempotent."""
         self._commit.close()
-
-
-def boot_id() -> str | None:
-    """The kernel's id of this boot, or None where it tells none. Shows a log's reader whether a machine restarted."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib at import
-            return file.read().strip()
-    except OSError:
-        return None

@@ -22,6 +22,7 @@ from steplog._runtime.owner import OwnerTask
 from steplog._runtime.pack import Sink
 from steplog._runtime.recorder import UNWRITTEN, Recorder
 from steplog.errors import Interrupt, InvalidArgument, RunBusy, RunStopped
+from steplog.stores.base import check_run_id
 
 if TYPE_CHECKING:
     from steplog.stores.base import Store
@@ -300,7 +301,7 @@ def run(
         "durability": level,
     }
     options["nth"] = _unnamed if run_id is None else None
-    return Run(ulid.check_run_id(run_id if run_id is not None else _default_id()), chosen, options)
+    return Run(check_run_id(run_id if run_id is not None else _default_id()), chosen, options)
 
 
 _unnamed = 0

@@ -120,7 +120,8 @@ def check_run_id(run_id: object) -> str:
     """
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise InvalidArgument(
-            f"{run_id!r} is no run id: use 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit.",
+            f"{run_id!r} is no run id: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or digit, "
+            f'as in steplog.run("refund-1001").',
             run_id=run_id if isinstance(run_id, str) else None,
         )
     return run_id

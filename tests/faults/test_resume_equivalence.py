@@ -286,9 +286,11 @@ async def test_who_comes_while_the_committer_dies_is_not_left_waiting():
             commit = run._open_recorder().journal._commit
 
             def moment(*, before: bool) -> None:
-                # The first task's event is being written; the other one puts its own in line before that fails.
-                while not commit._pending:
+                # The first task's event is being written; the other one puts its own in line, and sees this thread
+                # alive, before that fails.
+                while not (commit._pending and commit._pending[0].future):
                     time.sleep(0.001)
+                time.sleep(0.05)
                 raise Crash
 
             store.moment = moment

@@ -111,11 +111,15 @@ def _resolve(draw: st.DrawFn, log: Log) -> None:
         log.add(ev.STEP_RESOLVED, draw(st.sampled_from(doubtful)), how=how)
 
 
-def _end(draw: st.DrawFn, log: Log) -> None:
+def _fail(draw: st.DrawFn, log: Log) -> None:
     failed = sorted(step.id for step in log.state.steps.values() if step.status == "failed")
-    outcome = draw(st.sampled_from(["completed", "failed", "failed", "cancelled", "escalated"]))
-    retry = draw(st.lists(st.sampled_from(failed), unique=True)) if failed and outcome == "failed" else []
-    log.add(ev.RUN_ENDED, outcome=outcome, reason="done", retry=retry)
+    retry = draw(st.lists(st.sampled_from(failed), unique=True)) if failed else []
+    log.add(ev.RUN_ENDED, outcome="failed", reason="error", retry=retry)
+    log.claim()
+
+
+def _end(draw: st.DrawFn, log: Log) -> None:
+    log.add(ev.RUN_ENDED, outcome=draw(st.sampled_from(["completed", "cancelled", "escalated"])), reason="done")
     log.claim()
 
 
@@ -123,14 +127,15 @@ def _claim(draw: st.DrawFn, log: Log) -> None:
     log.claim()
 
 
-_ACTS: tuple[Act, ...] = (_submit, _submit, _submit, _finish, _finish, _claim, _resolve, _end)
+_ACTS: tuple[Act, ...] = (_submit, _submit, _submit, _submit, _finish, _finish, _finish, _claim, _resolve, _fail)
 
 
 @st.composite
-def logs(draw: st.DrawFn, *, max_acts: int = 30) -> Log:
-    """A legal log: every intent in it was decided by `decide`."""
+def logs(draw: st.DrawFn, *, max_acts: int = 30, may_end: bool = True) -> Log:
+    """A legal log: every intent in it was decided by `decide`. It may end for good, and be resumed all the same."""
     log = Log().begin()
-    for act in draw(st.lists(st.sampled_from(_ACTS), max_size=max_acts)):
+    acts = (*_ACTS, _end) if may_end else _ACTS
+    for act in draw(st.lists(st.sampled_from(acts), max_size=max_acts)):
         act(draw, log)
     return log
 

@@ -270,7 +270,7 @@ def test_an_occurrence_that_never_reached_the_log_is_no_gap_to_fall_into():
     assert play.world.executed == {first: 2, second: 1}
 
 
-async def test_who_comes_while_the_committer_dies_is_not_left_waiting():
+def test_who_comes_while_the_committer_dies_is_not_left_waiting():
     store = MortalStore()
     stopped = []
 
@@ -280,23 +280,26 @@ async def test_who_comes_while_the_committer_dies_is_not_left_waiting():
         except BaseException as error:
             stopped.append(type(error))
 
+    async def both() -> None:
+        await asyncio.wait_for(asyncio.gather(submit("a"), _a_little_later(submit("b"))), 20)
+
     small.world = small.World()
-    with pytest.raises(steplog.RunStopped):
-        async with steplog.run(RUN, store=store) as run:
-            commit = run._open_recorder().journal._commit
+    with pytest.raises(steplog.RunStopped), steplog.run(RUN, store=store) as run:
+        commit = run._open_recorder().journal._commit
 
-            def moment(*, before: bool) -> None:
-                # The first task's event is being written; the other one puts its own in line, and sees this thread
-                # alive, before that fails.
-                while not (commit._pending and commit._pending[0].future):
-                    time.sleep(0.001)
-                time.sleep(0.05)
-                raise Crash
+        def moment(*, before: bool) -> None:
+            # The first task's event is being written; the other one puts its own in line, and sees this thread
+            # alive, before that fails.
+            while not (commit._pending and commit._pending[0].future):
+                time.sleep(0.001)
+            time.sleep(0.05)
+            raise Crash
 
-            store.moment = moment
-            await asyncio.wait_for(asyncio.gather(submit("a"), _a_little_later(submit("b"))), 20)
+        store.moment = moment
+        asyncio.run(both())
 
     assert len(stopped) == 2
+    assert asyncio.CancelledError not in stopped
 
 
 async def _a_little_later(work: Awaitable[None]) -> None:

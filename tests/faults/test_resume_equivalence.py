@@ -44,15 +44,23 @@ from tests.faults.programs.small import (
 
 RUN = "small"
 
-# A crash that hits the committer thread ends it; that is what it is for.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _installed() -> Iterator[None]:
     steplog.install(interceptors=[], strict=True)
     yield
     steplog.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def _a_crash_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A crash that hits the committer thread ends it; that is what it is for, and nothing to report."""
+    report = threading.excepthook
+    monkeypatch.setattr(threading, "excepthook", lambda args: None if args.exc_type is Crash else report(args))
+    yield
+    for thread in threading.enumerate():
+        if thread.name == f"steplog-commit-{RUN}":
+            thread.join(10)
 
 
 class Crash(BaseException):

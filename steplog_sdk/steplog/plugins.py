@@ -31,9 +31,10 @@ from typing import Final, Protocol, runtime_checkable
 from steplog._kernel.codec import register_codec
 from steplog._kernel.redact import redact_request
 from steplog._runtime.context import current_task
-from steplog._runtime.door import active, place_of
+from steplog._runtime.door import PROCESS, active, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import Body
+from steplog._runtime.settings import Settings
 from steplog._runtime.ticket import Call, Recorded, Ticket
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Call",
     "Interceptor",
     "Recorded",
+    "Settings",
     "Ticket",
     "active",
     "begin",
@@ -49,6 +51,7 @@ __all__ = [
     "log",
     "redact_request",
     "register_codec",
+    "settings",
 ]
 
 log: Final = logging.getLogger("steplog")
@@ -57,6 +60,8 @@ log: Final = logging.getLogger("steplog")
 @runtime_checkable
 class Interceptor(Protocol):
     """Turns calls of one SDK into steps.
+
+    An interceptor with an attribute `opt_in = True` is installed only where it is named, in `install(also=[...])`.
 
     Attributes:
         name: as it is named in `install(interceptors=[...])`.
@@ -89,6 +94,14 @@ async def begin_async(call: Call) -> Ticket | None:
     """Submit an effect from a task. The event loop never waits for the disk."""
     place = place_of(call.kind, call.target, call.mode)
     return None if place is None else await run_async(place.recorder.begin(call, place))
+
+
+_NONE: Final = Settings()
+
+
+def settings() -> Settings:
+    """The settings in force: those of the last `install()`, or the defaults where it was not called."""
+    return PROCESS.settings or _NONE
 
 
 @contextmanager

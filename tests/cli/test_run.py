@@ -366,3 +366,33 @@ def test_a_result_that_cannot_be_returned_is_given_by_hand(shell):
     words = shlex.split(last_line(stopped))
     assert shell(*words[1:4], "--done", '{"by": "hand"}').returncode == 0
     assert shell("resume", "r").stdout == "{'by': 'hand'}\n"
+
+
+SETTINGS = """
+from steplog import plugins
+import sys
+print(plugins.settings().also, plugins.settings().http)
+sys.exit(0 if look("x") and "stop" not in sys.argv else 3)
+"""
+
+
+def test_what_is_recorded_beside_the_default_is_recorded_again_on_resume(shell):
+    shell.script("agent.py", AGENT + SETTINGS)
+    words = ["--also", "http", "--http", "a.example", "--http", "b.example"]
+    ran = shell("run", "--id", "r", *words, "agent.py", "stop")
+    assert ran.stdout.strip() == "('http',) ('a.example', 'b.example')", ran.stderr
+    assert shell("resume", "r").stdout == ran.stdout
+
+    own = AGENT + '\nsteplog.install()\nwith steplog.run("own"):\n' + SETTINGS.replace("\n", "\n    ")
+    shell.script("own.py", own)
+    ran = shell.execute([sys.executable, "own.py", "stop"], STEPLOG_HTTP="c.example")
+    assert ran.stdout.strip() == "() ('c.example',)", ran.stderr
+    assert shell("resume", "own").stdout == ran.stdout
+
+
+def test_an_interceptor_that_is_not_there_is_refused(shell):
+    ran = shell("run", "--also", "clocks", "agent.py", "x")
+    assert ran.returncode != 0
+    assert "no interceptor is named clocks" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not shell.effects.exists()

@@ -42,7 +42,14 @@ def resume(run: str, on_drift: str | None, home: Path, as_json: bool) -> int:  #
     if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)
         return record(
-            program, home=found.home, named_home=named_home, run_id=found.run_id, on_drift=on_drift, as_json=as_json
+            program,
+            home=found.home,
+            named_home=named_home,
+            run_id=found.run_id,
+            on_drift=on_drift,
+            also=state.created.get("also", ()),
+            http=state.created.get("http", ()),
+            as_json=as_json,
         )
     return _start(program, found, named_home, on_drift=on_drift, as_json=as_json)
 
@@ -57,11 +64,16 @@ def _say_what_changed(state: RunState, program: Program) -> None:
 
 def _start(program: Program, found: Found, named_home: Path | None, *, on_drift: str | None, as_json: bool) -> int:
     """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
-    nth = (open_run(found).state.created.get("entry") or {}).get("nth", 0)
+    created = open_run(found).state.created
+    nth = (created.get("entry") or {}).get("nth", 0)
     names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RUN_NTH": str(nth), "STEPLOG_RESUME": found.run_id}
     environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
     if on_drift:
         environment["STEPLOG_ON_DRIFT"] = on_drift
+    for name in ("also", "http"):
+        if created.get(name):
+            variable = f"STEPLOG_{name.upper()}"
+            environment[variable] = ",".join([environment.get(variable, ""), *created[name]])
     epoch = open_run(found).state.epoch
     words = ["-m", program.name] if program.is_module else [program.name]
     done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ Examples:
 @click.option("--id", "run_id", metavar="ID", help="The run's id; an id that exists is resumed.  [default: a new ULID]")
 @click.option("--goal", metavar="TEXT", help="What the run is for.")
 @click.option("--durability", metavar="LEVEL", help="`durable` (survives power loss) or `process`.")
+@click.option("--also", metavar="NAME", multiple=True, help="Also record this: `clock`, `random`, `uuid`. Repeatable.")
+@click.option("--http", metavar="HOST", multiple=True, help="Also record requests to this host. Repeatable.")
 @on_drift
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @common
@@ -63,6 +66,8 @@ def record(
     goal: str | None = None,
     durability: str | None = None,
     on_drift: str | None = None,
+    also: Sequence[str] = (),
+    http: Sequence[str] = (),
     as_json: bool = False,
 ) -> int:
     """Run a program inside a run; returns the exit code."""
@@ -71,7 +76,7 @@ def record(
     # Absolute, and in the environment: the program may change its directory, and may open runs of its own.
     home = home.absolute()
     os.environ["STEPLOG_HOME"] = str(home)
-    steplog.install(durability=durability)
+    steplog.install(durability=durability, also=also, http=http)
     with programs.as_python_would(program):
         opened = steplog.run(run_id, goal=goal, on_drift=on_drift, trigger={"kind": WRAPPED, "by": user()})
         if run_id is None:

@@ -132,7 +132,9 @@ class Run:
         )
         if options["nth"] is not None:
             created["entry"]["nth"] = options["nth"]
-        return {**created, "durability": options["durability"]}
+        # A run that is started again needs what it was recorded with, or it drifts.
+        extended = {name: list(options[name]) for name in ("also", "http") if options[name]}
+        return {**created, "durability": options["durability"], **extended}
 
     def _enter(self, journal: Journal) -> None:
         self.resumed = journal.resumed
@@ -299,6 +301,8 @@ def run(
         "on_drift": settings.check_on_drift(on_drift or os.environ.get("STEPLOG_ON_DRIFT") or "halt"),
         "drift_grace": installed.drift_grace,
         "durability": level,
+        "also": installed.also,
+        "http": installed.http,
     }
     options["nth"] = _unnamed if run_id is None else None
     return Run(check_run_id(run_id if run_id is not None else _default_id()), chosen, options)

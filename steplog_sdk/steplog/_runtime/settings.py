@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from steplog._kernel.redact import Redactor
+from steplog._runtime import extend
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Settings:
             steps that are not submitted yet, before the run counts as drifted; twelve times as long for what branches
             have recorded.
         store: a store to use instead of the files in `home`, or None.
+        also: names of the opt-in interceptors that are installed beside the default ones.
+        http: host globs, lower case, whose requests through httpx and httpx2 are steps.
+        ignore: by interceptor, paths in the request's body that are not part of its identity.
     """
 
     home: str = DEFAULT_HOME
@@ -56,6 +60,9 @@ class Settings:
     strict: bool = False
     drift_grace: float = 5.0
     store: Store | None = None
+    also: tuple[str, ...] = ()
+    http: tuple[str, ...] = ()
+    ignore: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def resolve(
@@ -65,14 +72,21 @@ def resolve(
     strict: bool | None = None,
     drift_grace: float | None = None,
     store: Store | None = None,
+    also: Iterable[str] = (),
+    http: Iterable[str] = (),
+    ignore: Mapping[str, Iterable[str]] | None = None,
+    before: Settings | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Settings from arguments, then environment, then defaults.
 
+    `also`, `http` and `ignore` add up: what arguments and environment name, beside what is in force `before`.
+
     Raises:
-        InvalidArgument: a durability level that does not exist, or a grace that is no number of seconds.
+        InvalidArgument: a value that does not exist or does not have the form of its setting.
     """
     level = durability or environ.get("STEPLOG_DURABILITY") or "durable"
+    before = before or Settings()
     return Settings(
         # Absolute from now on: a program that changes its directory must not change its log.
         home=_default_home(environ) if home is None else os.path.abspath(home),
@@ -80,6 +94,9 @@ def resolve(
         strict=bool(strict) if strict is not None else environ.get("STEPLOG_STRICT", "") not in ("", "0"),
         drift_grace=_seconds(drift_grace if drift_grace is not None else environ.get("STEPLOG_DRIFT_GRACE", "5")),
         store=store,
+        also=extend.names(before.also, environ.get("STEPLOG_ALSO", ""), also),
+        http=extend.hosts(before.http, environ.get("STEPLOG_HTTP", ""), http),
+        ignore=extend.ignored(before.ignore, ignore or {}),
     )
 
 

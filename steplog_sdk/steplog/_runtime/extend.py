@@ -1,0 +1,75 @@
+"""What is recorded beyond the default: the settings `also`, `http` and `ignore`, checked and added up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from steplog.errors import InvalidArgument
+
+# A host as a URL holds it, with `*` and `?` for any part of it; IPv6 in brackets; a port where one is meant.
+_HOST: Final = re.compile(r"(?:[a-z0-9.*?_-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
+
+
+def names(before: Iterable[str], environment: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Names of opt-in interceptors, each once.
+
+    Raises:
+        InvalidArgument: they are not a list of names.
+    """
+    listed = _listed("also", given, 'also=["clock", "uuid"]')
+    return tuple(dict.fromkeys([*before, *_words(environment), *listed]))
+
+
+def hosts(before: Iterable[str], environment: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Host globs in lower case, each once.
+
+    Raises:
+        InvalidArgument: one of them is not a host, such as a URL.
+    """
+    found = []
+    for host in [*_words(environment), *_listed("http", given, 'http=["api.tavily.com", "*.example.com"]')]:
+        if not _HOST.fullmatch(host.lower()):
+            bare = re.sub(r"^[a-z0-9+.-]+://|[/?#].*$", "", host.lower())
+            named = bare if _HOST.fullmatch(bare) else "api.tavily.com"
+            message = (
+                f"http names hosts, and {host!r} is not one: a scheme or a path does not belong to it.\n"
+                f'Write steplog.install(http=["{named}"]); `*` stands for any part of a name.'
+            )
+            raise InvalidArgument(message)
+        found.append(host.lower())
+    return tuple(dict.fromkeys([*before, *found]))
+
+
+def ignored(before: Mapping[str, Iterable[str]], given: Any) -> dict[str, tuple[str, ...]]:
+    """Paths to leave out of a request's identity, by interceptor.
+
+    Raises:
+        InvalidArgument: it is not a mapping of names to lists of paths.
+    """
+    example = 'ignore={"openai": ["metadata.request_id"]}'
+    if not isinstance(given, Mapping):
+        message = f"ignore maps the name of an interceptor to paths, and {given!r} does not.\nWrite {example}."
+        raise InvalidArgument(message)
+    found = {name: tuple(paths) for name, paths in before.items()}
+    for name, paths in given.items():
+        listed = _listed(f"ignore[{name!r}]", paths, example)
+        found[name] = tuple(dict.fromkeys([*found.get(name, ()), *listed]))
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def _listed(what: str, given: Any, example: str) -> list[str]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        message = f"{what} is a list of names, not {given!r}. Write steplog.install({example})."
+        raise InvalidArgument(message)
+    listed = list(given)
+    wrong = [item for item in listed if not isinstance(item, str) or not item.strip()]
+    if wrong:
+        message = f"{what} is a list of names, and {wrong[0]!r} is not a name. Write steplog.install({example})."
+        raise InvalidArgument(message)
+    return [item.strip() for item in listed]

@@ -179,42 +179,83 @@ def test_another_mode_is_refused_with_the_four_named(mode):
 
 # occurrences ----------------------------------------------------------------------------------------------------------
 
-REQUEST = ("", "tool_call", "t", "hash")
+REQUEST = ("tool_call", "t", "hash")
 
 
-def occurrences(finished, still_open=()):
-    """What a resumed run gives out, whose log holds these."""
+def occurrences(finished, still_open=(), *, mode="unsafe", after=None):
+    """What a resumed run gives out, whose log holds these; `after` tells what each of them follows."""
     log = Log().begin()
     for number in (*finished, *still_open):
-        log.start(f"s_{number}", args_hash="hash", occurrence=number)
+        log.start(f"s_{number}", args_hash="hash", occurrence=number, mode=mode, after=(after or {}).get(number))
     for number in finished:
         log.finish(f"s_{number}")
     return Occurrences(log.claim().state)
+
+
+def handed_out(found, *places):
+    return [found.give("", REQUEST, place) for place in places]
 
 
 @pytest.mark.parametrize(
     "finished, still_open, given_out",
     [
         ((), (), [0, 1, 2]),
+        ((0,), (), [0, 1, 2]),
         ((0, 1), (2,), [0, 1, 2, 3]),
         ((1,), (), [1, 0, 2, 3]),
         ((0, 2), (1,), [0, 2, 1, 3]),
         ((4, 0, 2), (6,), [0, 2, 4, 6, 1, 3, 5, 7]),
     ],
 )
-def test_finished_occurrences_are_given_out_first(finished, still_open, given_out):
+@pytest.mark.parametrize("place", [None, "elsewhere"])
+def test_finished_occurrences_are_given_out_first(finished, still_open, given_out, place):
     found = occurrences(finished, still_open)
 
-    assert [found.of(REQUEST, before) for before in range(len(given_out))] == given_out
-    assert found.of(("s_x", *REQUEST[1:]), 1) == 1
+    assert handed_out(found, *[place] * len(given_out)) == given_out
+    assert [found.give("s_x", REQUEST, None) for _ in range(2)] == [0, 1]
 
 
-@given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)), st.integers(1, 20))
-def test_every_occurrence_is_given_out_once(finished, still_open, asked):
+def test_a_branch_gets_the_occurrences_that_it_recorded_itself():
+    after = {0: "a", 1: "b", 2: "a", 3: "b"}
+
+    assert handed_out(occurrences([0, 1, 2, 3], after=after), "b", "b", "a", "a") == [1, 3, 0, 2]
+    assert handed_out(occurrences([0, 2], [1, 3], after=after), "b", "a", "b", "a") == [1, 0, 3, 2]
+
+
+def test_a_request_at_another_place_gets_what_is_left():
+    found = occurrences([0, 1, 2], after={0: "a", 1: "b", 2: "c"})
+
+    assert handed_out(found, "inserted", "a", "c", "b", "d") == [0, 1, 2, 3, 4]
+
+
+def test_what_may_be_repeated_keeps_its_number_at_its_own_place():
+    assert handed_out(occurrences([1], [0], mode="safe"), None, None) == [0, 1]
+    assert handed_out(occurrences([1], [0], mode="safe"), "elsewhere", None) == [1, 0]
+
+
+def test_a_step_that_is_attempted_again_gives_its_inner_occurrences_out_again():
+    found = occurrences([1, 2])
+    assert handed_out(found, None, None) == [1, 2]
+
+    found.restart("s_other")
+    assert handed_out(found, None) == [0]
+    found.restart("")
+
+    assert handed_out(found, None, None, None, None) == [1, 2, 0, 3]
+
+
+@given(
+    st.sets(st.integers(0, 12)),
+    st.sets(st.integers(0, 12)),
+    st.lists(st.sampled_from("abc"), max_size=20),
+    st.dictionaries(st.integers(0, 12), st.sampled_from("abc")),
+)
+def test_every_occurrence_is_given_out_once(finished, still_open, asked, after):
     still_open -= finished
-    found = occurrences(sorted(finished), sorted(still_open))
+    recorded = finished | still_open
 
-    numbers = [found.of(REQUEST, before) for before in range(asked)]
+    numbers = handed_out(occurrences(sorted(finished), sorted(still_open), after=after), *asked)
 
-    assert len(set(numbers)) == asked
-    assert numbers[: len(finished | still_open)] == [*sorted(finished), *sorted(still_open)][:asked]
+    assert len(set(numbers)) == len(asked)
+    assert set(numbers[: len(recorded)]) <= recorded
+    assert recorded <= set(numbers) or len(asked) < len(recorded)

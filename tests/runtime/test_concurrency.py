@@ -115,6 +115,32 @@ def test_identical_concurrent_calls_are_each_a_step(state_of):
     assert sorted(step.started["occurrence"] for step in state_of("r").steps.values()) == list(range(10))
 
 
+async def test_identical_calls_of_branches_stay_with_their_branch():
+    """Each branch draws a number and acts on it; on a resume the branches come in another order."""
+    drawn = itertools.count()
+
+    async def branch(name):
+        await aio(ord(name))
+        number = steplog.step("draw", lambda: next(drawn))
+        return name, number, await aio(100 + number)
+
+    async def agent(*names):
+        turns = asyncio.Semaphore(1)
+
+        async def in_turn(name):
+            async with turns:
+                return await branch(name)
+
+        return sorted(await asyncio.gather(*map(in_turn, names)))
+
+    async with steplog.run("r"):
+        first = await agent("a", "b", "c")
+    async with steplog.run("r") as run:
+        assert await agent("c", "a", "b") == first
+        assert run.executed == 0
+    assert [number for _, number, _ in first] == [0, 1, 2]
+
+
 def test_nested_sub_agents_in_branches():
     @steplog.step(mode="safe")
     async def sub_agent(name):

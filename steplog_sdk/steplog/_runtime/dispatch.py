@@ -38,7 +38,6 @@ class Dispatch:
         self._lock = threading.RLock()
         self._inside: set[int] = set()
         self._seen: set[str] = set()
-        self._counts: dict[str, dict[tuple[str, str, str], int]] = {}
         self._owed = owed_by(journal.state)
         self._occurrences = Occurrences(journal.state)
         self._names: dict[str, Any] = {}
@@ -72,13 +71,10 @@ class Dispatch:
             self._inside.discard(thread)
 
     def _identify(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int]:
-        counts = self._counts.setdefault(place.scope, {})
         same = (call.kind, call.target, hashed)
         if call.receiver is not None:
             self._note_receiver(same, call.receiver)
-        before = counts.get(same, 0)
-        counts[same] = before + 1
-        occurrence = self._occurrences.of((place.scope, *same), before)
+        occurrence = self._occurrences.give(place.scope, same, place.after)
         identity = step_id(place.scope, call.kind, call.target, hashed, occurrence)
         self._seen.add(identity)
         self._owed.pop(identity, None)
@@ -112,7 +108,7 @@ class Dispatch:
     def enter(self, step: str) -> None:
         """An attempt of a step begins: its inner steps count from zero again, so that those that finished are found."""
         with self._lock:
-            self._counts.pop(step, None)
+            self._occurrences.restart(step)
 
     def settle_inside(self, step: StepState) -> None:
         """A step is returned as a whole; what it did inside will not be asked for."""

@@ -9,5 +9,4 @@
     _exchange  one exchange as data, and back into a response or an exception of the client's own library
     _canonical what a request is (identity) and what of it is stored
     _derive    model, usage, finish reason: read from the recorded bytes for people and bills, never for replay
-    _patch     what has been replaced in somebody else's class, and how to take it back
 """

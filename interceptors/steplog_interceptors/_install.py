@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Final
 
 from steplog import plugins
+from steplog.plugins import Patches
 from steplog_interceptors import _codecs, _collector, _scope, _wire
-from steplog_interceptors._patch import Patches
 from steplog_interceptors._sdk import Sdk
 
 Hooks = dict[str, Callable[[ModuleType], None]]

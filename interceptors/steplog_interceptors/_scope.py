@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from steplog import plugins
 from steplog.errors import NotInRun
+from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
-from steplog_interceptors._patch import Patch, Patches, Wrapper
 from steplog_interceptors._sdk import Sdk
 from steplog_interceptors._stream import StreamRecord
 
@@ -28,16 +28,14 @@ def hooks(patches: Patches, sdk: Sdk) -> dict[str, Callable[[ModuleType], None]]
     """What to do when an SDK's modules are imported."""
 
     def base_clients(module: ModuleType) -> None:
-        for cls in _family(module.SyncAPIClient):
-            patches.apply(cls, "request", _sync(sdk))
-            patches.apply(cls, "_sleep_for_retry", _sleep)
-        for cls in _family(module.AsyncAPIClient):
-            patches.apply(cls, "request", _async(sdk))
-            patches.apply(cls, "_sleep_for_retry", _sleep_async)
+        _apply(patches, module.SyncAPIClient, "request", _sync(sdk))
+        _apply(patches, module.SyncAPIClient, "_sleep_for_retry", _sleep)
+        _apply(patches, module.AsyncAPIClient, "request", _async(sdk))
+        _apply(patches, module.AsyncAPIClient, "_sleep_for_retry", _sleep_async)
 
     def clients(module: ModuleType) -> None:
-        for cls in _family(module.SyncAPIClient) + _family(module.AsyncAPIClient):
-            patches.apply(cls, "_validate_headers", _validate)
+        _apply(patches, module.SyncAPIClient, "_validate_headers", _validate)
+        _apply(patches, module.AsyncAPIClient, "_validate_headers", _validate)
 
     def resources(module: ModuleType) -> None:
         patches.apply(module.SyncAPIResource, "_sleep", _sleep)
@@ -46,8 +44,15 @@ def hooks(patches: Patches, sdk: Sdk) -> dict[str, Callable[[ModuleType], None]]
     return {sdk.base_module: base_clients, f"{sdk.name}._client": clients, f"{sdk.name}._resource": resources}
 
 
+def _apply(patches: Patches, base: type, name: str, wrapper: Wrapper) -> None:
+    """Replace a method in a base class and wherever it is overridden: a tool that came first may have put one there."""
+    for cls in _family(base):
+        if name in vars(cls):
+            patches.apply(cls, name, wrapper)
+
+
 def _family(cls: type) -> list[type]:
-    """A class and all that derive from it now: a tool that came first may have put its own `request` on one of them."""
+    """A class and all that derive from it now."""
     found: list[type] = [cls]
     children: list[type] = cls.__subclasses__()
     for child in children:

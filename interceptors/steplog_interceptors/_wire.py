@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from steplog import plugins
 from steplog.errors import StepFailed, SteplogError
+from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
 from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
-from steplog_interceptors._patch import Patch, Patches, Wrapper
 from steplog_interceptors._sdk import UNKNOWN, Sdk
 from steplog_interceptors._stream import (
     AsyncReplay,

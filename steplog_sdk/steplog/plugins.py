@@ -34,6 +34,7 @@ from steplog._runtime.context import current_task
 from steplog._runtime.door import PROCESS, active, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import Body
+from steplog._runtime.patches import Patch, Patches, Wrapper
 from steplog._runtime.settings import Settings
 from steplog._runtime.ticket import Call, Recorded, Ticket
 
@@ -41,9 +42,12 @@ __all__ = [
     "Body",
     "Call",
     "Interceptor",
+    "Patch",
+    "Patches",
     "Recorded",
     "Settings",
     "Ticket",
+    "Wrapper",
     "active",
     "begin",
     "begin_async",

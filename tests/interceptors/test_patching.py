@@ -15,6 +15,7 @@ import openai as openai_sdk
 import pytest
 
 import steplog
+from steplog import plugins
 from steplog.testing import LocalProvider
 from steplog_interceptors import anthropic, openai
 from steplog_interceptors._install import SHARED
@@ -210,3 +211,20 @@ def test_an_unsupported_release_is_named_with_what_to_do(caplog, monkeypatch, in
     install()
     assert "pip install -U openai" in caplog.text
     assert "1.99.0" in caplog.text
+
+
+def test_a_method_that_is_missing_or_only_inherited_is_no_silent_failure():
+    class Base:
+        def ask(self) -> None: ...
+
+    class Client(Base): ...
+
+    def wrapper(original: Any, patch: Any) -> Any:
+        raise AssertionError("nothing is replaced")
+
+    patches = plugins.Patches()
+    with pytest.raises(AttributeError, match=r"Client has no method send"):
+        patches.apply(Client, "send", wrapper)
+    with pytest.raises(AttributeError, match=r"Client inherits ask from .*Base; patch it there"):
+        patches.apply(Client, "ask", wrapper)
+    assert list(patches) == []

@@ -7,14 +7,15 @@ and copy as the attribute they stand for, which a proxy object would not.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final, Protocol
 
 import wrapt
 
-from steplog import plugins
+log: Final = logging.getLogger("steplog")
 
 _MARK: Final = "__steplog_patch__"
 
@@ -111,14 +112,21 @@ class Patches:
                 self._applied.pop().undo()
 
     def apply(self, owner: type, name: str, wrapper: Wrapper) -> None:
-        """Replace a method that the class defines itself; a method that is already ours stays as it is."""
+        """Replace a method that the class defines itself; a method that is already ours stays as it is.
+
+        Raises:
+            AttributeError: the class has no such method, or only inherits it. `install` turns that into a warning that
+                names the module; in silence, calls would go unrecorded after a release of the SDK that renamed it.
+        """
         with self._lock:
             current = owner.__dict__.get(name)
-            if current is None or _is_ours(current):
-                return
-            self._applied.append(Patch(owner, name, wrapper))
+            if current is None:
+                raise AttributeError(_absent(owner, name))
+            if not _is_ours(current):
+                self._applied.append(Patch(owner, name, wrapper))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Patch]:
+        """The patches in place, oldest first."""
         return iter(tuple(self._applied))
 
 
@@ -127,12 +135,19 @@ def _run(hook: Callable[[ModuleType], None], module: ModuleType) -> None:
     try:
         hook(module)
     except AttributeError as missing:
-        plugins.log.warning(
+        log.warning(
             "steplog cannot record calls through the module %s (%s): %s. If the file is your own and only shares the "
             "name, nothing is lost. If it is the library, this release of steplog does not know it yet: "
             "pip install -U steplog",
             *(module.__name__, getattr(module, "__file__", None) or "no file", missing),
         )
+
+
+def _absent(owner: type, name: str) -> str:
+    holder = next((cls for cls in owner.__mro__ if name in vars(cls)), None)
+    if holder is None:
+        return f"{owner.__qualname__} has no method {name}"
+    return f"{owner.__qualname__} inherits {name} from {holder.__qualname__}; patch it there"
 
 
 def _is_ours(function: Any) -> bool:

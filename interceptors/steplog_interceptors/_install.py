@@ -9,7 +9,7 @@ from typing import Final
 
 from steplog import plugins
 from steplog.plugins import Patches
-from steplog_interceptors import _codecs, _collector, _scope, _wire
+from steplog_interceptors import _codecs, _scope, _wire
 from steplog_interceptors._sdk import Sdk
 
 Hooks = dict[str, Callable[[ModuleType], None]]
@@ -26,7 +26,6 @@ class _Shared:
     def acquire(self, user: str) -> None:
         with self._lock:
             self._users.add(user)
-            _collector.watch()
             self.patches.install(_both(_wire.hooks(self.patches), _codecs.hooks()))
 
     def release(self, user: str) -> None:
@@ -34,7 +33,6 @@ class _Shared:
             self._users.discard(user)
             if not self._users:
                 self.patches.uninstall()
-                _collector.unwatch()
 
 
 SHARED: Final = _Shared()

@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
+from steplog import plugins
 from steplog.plugins import Body
-from steplog_interceptors import _collector
 from steplog_interceptors._call import LogicalCall
 from steplog_interceptors._exchange import Exchange, Library, failure
 from steplog_interceptors._terminal import EndMark
@@ -208,7 +208,7 @@ class SyncTee(_Tee):
         try:
             self._stream.close()
         finally:
-            if _collector.collecting():
+            if plugins.collecting():
                 record.drop("closed_early")
             else:
                 record.finish("closed_early")

@@ -30,13 +30,14 @@ from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
 from steplog._kernel.redact import redact_request
-from steplog._runtime.context import current_task
-from steplog._runtime.door import PROCESS, active, place_of
-from steplog._runtime.drive import run, run_async
+from steplog._runtime.collector import collecting
+from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
+from steplog._runtime.record import begin, begin_async, record, record_async
 from steplog._runtime.settings import Settings
 from steplog._runtime.ticket import Call, Recorded, Ticket
+from steplog._runtime.wrappers import recording, recording_items
 
 __all__ = [
     "Body",
@@ -51,8 +52,13 @@ __all__ = [
     "active",
     "begin",
     "begin_async",
+    "collecting",
     "guard",
     "log",
+    "record",
+    "record_async",
+    "recording",
+    "recording_items",
     "redact_request",
     "register_codec",
     "settings",
@@ -78,26 +84,6 @@ class Interceptor(Protocol):
 
     def uninstall(self) -> None:
         """Take back the patches that are still this interceptor's. Idempotent."""
-
-
-def begin(call: Call) -> Ticket | None:
-    """Submit an effect from a thread.
-
-    Returns:
-        A ticket, or None when no run is open here and the call is to pass through untouched.
-
-    Raises:
-        Interrupt: the run is halted, or halts because of this effect.
-        NotInRun: no run is open here, under `install(strict=True)`.
-    """
-    place = place_of(call.kind, call.target, call.mode)
-    return None if place is None else run(place.recorder.begin(call, place, may_wait=current_task() is None))
-
-
-async def begin_async(call: Call) -> Ticket | None:
-    """Submit an effect from a task. The event loop never waits for the disk."""
-    place = place_of(call.kind, call.target, call.mode)
-    return None if place is None else await run_async(place.recorder.begin(call, place))
 
 
 _NONE: Final = Settings()

@@ -19,7 +19,6 @@ from steplog import plugins
 from steplog.errors import DriftDetected, Interrupt, RunStopped
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Fault, Reply
-from steplog_interceptors import _collector
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
@@ -476,7 +475,7 @@ def test_nothing_is_written_from_inside_the_collector(home, monkeypatch):
     finish, inside = plugins.Ticket.finish, []
 
     def noting(self: Any, *args: Any, **kwargs: Any) -> None:
-        inside.append(_collector.collecting())
+        inside.append(plugins.collecting())
         finish(self, *args, **kwargs)
 
     monkeypatch.setattr(plugins.Ticket, "finish", noting)

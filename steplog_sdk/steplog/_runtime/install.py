@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from steplog._runtime import settings
+from steplog._runtime import collector, settings
 from steplog._runtime.door import PROCESS
 from steplog.errors import InvalidArgument
 
@@ -95,6 +95,7 @@ def uninstall() -> None:
             interceptor.uninstall()
         _interceptors.clear()
         threads.uninstall()
+        collector.unwatch()
         PROCESS.settings = None
         PROCESS.forget_warnings()
 

@@ -14,19 +14,20 @@ from typing import Any, Final
 
 import orjson
 
-from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
+from steplog._kernel.codec import Classes, encode
 from steplog._kernel.codec_classes import recorded_name
 from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
-from steplog._runtime.blame import blamed, told
+from steplog._runtime.blame import blamed
 from steplog._runtime.context import current_task, inside, unrecorded
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
+from steplog._runtime.outcome import done, failure, returned
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.signature import Binder
-from steplog._runtime.ticket import Call, Recorded, Ticket
-from steplog.errors import DecodeError, EncodeError, Interrupt, InvalidArgument, SteplogError
+from steplog._runtime.ticket import Call, Ticket
+from steplog.errors import EncodeError, Interrupt, InvalidArgument
 
 KEY_PARAMETER: Final = "idempotency_key"
 
@@ -108,23 +109,7 @@ class Tool:
 
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""
-        recorded = ticket.recorded
-        assert recorded is not None
-        if recorded.outcome == "failed":
-            raise self._failure(ticket, recorded)
-        try:
-            value = decode(recorded.value("result"), self.classes)
-        except DecodeError as error:
-            raise recorded.undecodable(error) from error
-        ticket.replayed()
-        return value
-
-    def _failure(self, ticket: Ticket, recorded: Recorded) -> BaseException:
-        error = decode_exception(recorded.error(), self.classes)
-        if isinstance(error, SteplogError) and error.run_id is None:
-            error.run_id, error.step = ticket.run_id, ticket.step
-        ticket.replayed(error)
-        return error
+        return returned(ticket, self.classes)
 
 
 _UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))
@@ -205,7 +190,7 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
             raise
         except Exception as error:
             if not (ticket.attempt - first < tool.retries and isinstance(error, tool.retry_on)):
-                yield "log", recorder.finish(ticket, "failed", {"error": _error(tool, error)}, error=error)
+                yield "log", recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error)
                 raise
             yield "log", recorder.finish(ticket, "failed", _retried(tool, ticket, error))
             try:
@@ -219,7 +204,8 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
             yield "log", recorder.proceed(ticket)
             continue
         _warn_of_changes(tool, ticket, arguments, named)
-        return (yield from _conclude(tool, recorder, ticket, result))
+        yield "log", done(recorder, ticket, result, tool.classes)
+        return result
 
 
 def _warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -249,23 +235,8 @@ def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
 
 def _retried(tool: Tool, ticket: Ticket, error: Exception) -> dict[str, Any]:
     # The step itself and the inner steps whose failure this is may run again, now or on resume.
-    return {"error": _error(tool, error), "retry": [ticket.step, *blamed(error, ticket.recorder.journal.state)]}
-
-
-def _error(tool: Tool, error: BaseException) -> dict[str, Any]:
-    return {**told(error), "value": encode_exception(error, tool.classes)}
-
-
-def _conclude(tool: Tool, recorder: Recorder, ticket: Ticket, result: Any) -> Life:
-    try:
-        tree = encode(result, where="result", classes=tool.classes)
-    except EncodeError as refused:
-        fault = {"path": refused.path, "type": refused.type_name, "why": str(refused)}
-        yield "log", recorder.finish(ticket, "done", {"unreplayable": fault})
-        state = recorder.journal.state.steps[ticket.step]
-        raise recorder.halt(messages.unrecordable(recorder.named, state, str(refused))) from refused
-    yield "log", recorder.finish(ticket, "done", {"result": tree})
-    return result
+    retry = [ticket.step, *blamed(error, ticket.recorder.journal.state)]
+    return {"error": failure(error, tool.classes), "retry": retry}
 
 
 def _verify(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> Life:

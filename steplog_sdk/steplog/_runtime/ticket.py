@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steplog._kernel.decide import Effect
 from steplog._kernel.fold import StepState
-from steplog._runtime import messages
+from steplog._runtime import collector, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.context import advance
 from steplog._runtime.drive import run, run_async
@@ -137,6 +137,7 @@ class Ticket:
 
     def on_close(self, callback: Callable[[], dict[str, Any] | None]) -> None:
         """Name what to record when the run closes while this step is open; None leaves it open."""
+        collector.watch()
         self._closing = callback
         self.recorder.watch(self)
 

@@ -1,7 +1,7 @@
 """Whether this thread is inside the garbage collector.
 
-A dropped stream of the openai SDK is part of a cycle, so the collector closes it: at any allocation, also while a lock
-of the recorder is held by the very code that allocated. Nothing may be written from there.
+A dropped stream is often part of a cycle, so the collector closes it: at any allocation, also while a lock of the
+recorder is held by the very code that allocated. Nothing may be written from there.
 """
 
 from __future__ import annotations

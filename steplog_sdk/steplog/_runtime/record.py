@@ -1,0 +1,183 @@
+"""A call as a step, whatever it returns: the half of an interceptor that is the same for every SDK.
+
+`record` is for a call that returns its whole result, `recorded_items` for one that returns an iterator. Both keep the
+promises that are easy to break by hand: the outcome is on disk before the caller sees it, a failure comes back as the
+same exception and is tried again where it ended the run, a caller that was cancelled or interrupted leaves the step as
+a crash would, and what cannot be recorded halts the run instead of being lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Final, TypeVar
+
+from steplog._kernel.identity import check_mode
+from steplog._runtime.context import current_task, inside
+from steplog._runtime.door import place_of
+from steplog._runtime.drive import Steps, run, run_async
+from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems, take_dropped
+from steplog._runtime.outcome import done, failure, returned
+from steplog._runtime.ticket import Call, Ticket
+from steplog.errors import InvalidArgument
+
+T = TypeVar("T")
+
+_KINDS: Final = ("llm_call", "tool_call", "local")
+
+
+def begin(call: Call) -> Ticket | None:
+    """Submit an effect from a thread.
+
+    Returns:
+        A ticket, or None when no run is open here and the call is to pass through untouched.
+
+    Raises:
+        Interrupt: the run is halted, or halts because of this effect.
+        NotInRun: no run is open here, under `install(strict=True)`.
+        InvalidArgument: the call's kind or mode is none that an interceptor may use.
+        EncodeError: `args` is not a JSON tree.
+    """
+    _check(call)
+    place = place_of(call.kind, call.target, call.mode)
+    return None if place is None else run(place.recorder.begin(call, place, may_wait=current_task() is None))
+
+
+async def begin_async(call: Call) -> Ticket | None:
+    """Submit an effect from a task. The event loop never waits for the disk."""
+    _check(call)
+    place = place_of(call.kind, call.target, call.mode)
+    return None if place is None else await run_async(place.recorder.begin(call, place))
+
+
+def _check(call: Call) -> None:
+    if call.kind not in _KINDS:
+        raise InvalidArgument(f"{call.target}: unknown kind {call.kind!r}. The kinds are {', '.join(_KINDS)}.")
+    if call.mode == "verify":
+        message = f"{call.target}: mode 'verify' is for tools, which have a verify function. Use 'keyed' or 'unsafe'."
+        raise InvalidArgument(message)
+    check_mode(call.mode, call.target)
+
+
+def record(call: Call, effect: Callable[[Ticket | None], T]) -> T:
+    """Perform an effect as a step, or give back what it gave when it was recorded.
+
+    Args:
+        call: what is asked, and what may be done with it after a crash.
+        effect: performs it, with the step's ticket (for its `key` and `attempt`), or with None outside every run,
+            where nothing is recorded. Not called when the outcome is in the log.
+
+    Raises:
+        Exception: what `effect` raises, now or when it was recorded.
+        Interrupt, NotInRun, InvalidArgument, EncodeError: as `begin` raises them; Interrupt also where the result
+            cannot be recorded, since a resumed run could not return it.
+    """
+    _settle_dropped()
+    ticket = begin(call)
+    if ticket is None:
+        return effect(None)
+    if ticket.recorded is not None:
+        result: T = returned(ticket)
+        return result
+    try:
+        with inside(ticket.recorder, ticket.step):
+            result = effect(ticket)
+    except Exception as error:
+        run(_failed(ticket, error))
+        raise
+    run(done(ticket.recorder, ticket, result))
+    return result
+
+
+async def record_async(call: Call, effect: Callable[[Ticket | None], Awaitable[T]]) -> T:
+    """The same from a task."""
+    await _settle_dropped_async()
+    ticket = await begin_async(call)
+    if ticket is None:
+        return await effect(None)
+    if ticket.recorded is not None:
+        result: T = returned(ticket)
+        return result
+    try:
+        with inside(ticket.recorder, ticket.step):
+            result = await effect(ticket)
+    except Exception as error:
+        await run_async(_failed(ticket, error))
+        raise
+    except BaseException as interruption:
+        _note_cancelled(ticket, interruption)
+        raise
+    await run_async(done(ticket.recorder, ticket, result))
+    return result
+
+
+def record_items(
+    call: Call, effect: Callable[[Ticket | None], Iterator[T]], last: Callable[[T], bool] | None = None
+) -> Iterator[T]:
+    """Perform an effect that returns an iterator as a step, or give back the items that it gave.
+
+    An item reaches its reader at once. The step ends with the iterator: when it is exhausted, fails or is closed.
+
+    Args:
+        call: what is asked, and what may be done with it after a crash.
+        effect: performs it, as for `record`, and returns the iterator of the items.
+        last: whether an item completes the stream; the step is on disk before that item is handed on. None where only
+            the end of the iterator tells.
+    """
+    _settle_dropped()
+    ticket = begin(call)
+    if ticket is None:
+        return effect(None)
+    if ticket.recorded is not None:
+        return ReplayedItems(ticket)
+    try:
+        with inside(ticket.recorder, ticket.step):
+            source = iter(effect(ticket))
+    except Exception as error:
+        run(_failed(ticket, error))
+        raise
+    return Items(ticket, source, last)
+
+
+async def record_items_async(
+    call: Call, effect: Callable[[Ticket | None], Awaitable[AsyncIterator[T]]], last: Callable[[T], bool] | None = None
+) -> AsyncIterator[T]:
+    """The same from a task."""
+    await _settle_dropped_async()
+    ticket = await begin_async(call)
+    if ticket is None:
+        return await effect(None)
+    if ticket.recorded is not None:
+        return ReplayedAsyncItems(ticket)
+    try:
+        with inside(ticket.recorder, ticket.step):
+            source = aiter(await effect(ticket))
+    except Exception as error:
+        await run_async(_failed(ticket, error))
+        raise
+    except BaseException as interruption:
+        _note_cancelled(ticket, interruption)
+        raise
+    return AsyncItems(ticket, source, last)
+
+
+def _failed(ticket: Ticket, error: Exception) -> Steps[None]:
+    return ticket.recorder.finish(ticket, "failed", {"error": failure(error)}, error=error)
+
+
+def _note_cancelled(ticket: Ticket, interruption: BaseException) -> None:
+    import asyncio  # a program without tasks does not pay for it
+
+    if isinstance(interruption, asyncio.CancelledError):
+        ticket.cancelled()
+
+
+def _settle_dropped() -> None:
+    for items in take_dropped():
+        items.settle()
+
+
+async def _settle_dropped_async() -> None:
+    for items in take_dropped():
+        import asyncio
+
+        await asyncio.to_thread(items.settle)

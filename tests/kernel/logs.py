@@ -103,6 +103,13 @@ def _finish(draw: st.DrawFn, log: Log) -> None:
         log.finish(step, outcome, result=1)
 
 
+def _progress(draw: st.DrawFn, log: Log) -> None:
+    if log.running():
+        job = {"job": {"id": "job_1"}} if draw(st.booleans()) else {}
+        step = draw(st.sampled_from(log.running()))
+        log.add(ev.STEP_PROGRESSED, step, attempt=log.state.steps[step].attempt, **job)
+
+
 def _resolve(draw: st.DrawFn, log: Log) -> None:
     log.claim()
     doubtful = sorted(step.id for step in log.state.steps.values() if step.orphan)
@@ -127,7 +134,19 @@ def _claim(draw: st.DrawFn, log: Log) -> None:
     log.claim()
 
 
-_ACTS: tuple[Act, ...] = (_submit, _submit, _submit, _submit, _finish, _finish, _finish, _claim, _resolve, _fail)
+_ACTS: tuple[Act, ...] = (
+    _submit,
+    _submit,
+    _submit,
+    _submit,
+    _finish,
+    _finish,
+    _finish,
+    _progress,
+    _claim,
+    _resolve,
+    _fail,
+)
 
 
 @st.composite
@@ -160,7 +179,8 @@ def effects_in(state: RunState) -> st.SearchStrategy[Effect]:
     """An effect that the log holds, as it is or in another mode, or one that is new to it."""
     modes = st.sampled_from(MODES)
     known = [
-        Effect(step.id, step.kind, step.target, step.scope, step.after, step.mode) for step in state.steps.values()
+        Effect(step.id, step.kind, step.target, step.scope, step.after, step.mode, step.job is not None)
+        for step in state.steps.values()
     ]
     scopes = st.sampled_from(["", *(effect.id for effect in known)])
     afters = st.sampled_from([None, *(effect.id for effect in known)])
@@ -184,7 +204,7 @@ _TYPES = st.sampled_from(
         "drift.accepted",
         "step.approved",
     ]
-    + [ev.STEP_STARTED, ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED] * 3
+    + [ev.STEP_STARTED, ev.STEP_PROGRESSED, ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED] * 3
 )
 _DATA = st.fixed_dictionaries(
     {},
@@ -200,6 +220,9 @@ _DATA = st.fixed_dictionaries(
         "how": st.sampled_from(["done", "retry", "failed", "unheard-of"]),
         "reason": st.text(max_size=3),
         "retry": st.lists(st.sampled_from([*STEP_IDS, "s_unknown"]), max_size=3),
+        "job": st.sampled_from([{"id": "job_1"}, None]),
+        "job_open": st.booleans(),
+        "progressed": st.integers(0, 2),
         "unreplayable": st.just({"path": "result"}),
         "from_the_future": st.integers(),
     },

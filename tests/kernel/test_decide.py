@@ -163,6 +163,25 @@ def test_an_orphan_by_recorded_and_declared_mode(recorded, declared, expected):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_job_that_goes_on_elsewhere_is_taken_up_whatever_the_mode(mode):
+    log = Log().begin().start("s_a", mode).add(ev.STEP_PROGRESSED, "s_a", attempt=1, job={"id": "job_1"}).claim()
+    effect = effect_of(log, "s_a")
+
+    assert decide(log.state, set(), effect._replace(attaches=True)) == Proceed(2, attach=True)
+    # Without a way to take it up, it is an orphan like any other.
+    assert isinstance(decide(log.state, set(), effect), Halt) is (mode == "unsafe")
+
+
+def test_a_job_that_went_on_when_its_step_failed_is_taken_up():
+    log = Log().begin().start("s_a").add(ev.STEP_PROGRESSED, "s_a", attempt=1, job={"id": "job_1"})
+    log.finish("s_a", "failed", job_open=True).add(
+        ev.RUN_ENDED, outcome="failed", reason="error", retry=["s_a"]
+    ).claim()
+
+    assert decide(log.state, set(), effect_of(log, "s_a")._replace(attaches=True)) == Proceed(2, attach=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_an_operators_leave_overrules_the_mode_once(mode):
     log = Log().begin().start("s_a").claim().add(ev.STEP_RESOLVED, "s_a", how="retry").claim()
     assert decide(log.state, set(), effect_of(log, "s_a", mode)) == Proceed(2)

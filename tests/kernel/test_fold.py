@@ -50,6 +50,7 @@ def test_a_copy_goes_its_own_way(events):
 
     for step in state.steps.values():
         step.status, step.orphan = "changed", True
+        step.progressed.append({})
     state.retry.add("x")
     state.live.add("x")
     state.followers.setdefault(("", None), []).append("x")
@@ -109,6 +110,54 @@ def test_a_step_left_running_is_an_orphan_of_the_next_claim(mode):
     assert state.steps["s_a"].status == ("indeterminate" if mode == "unsafe" else "pending")
     assert (state.steps["s_b"].orphan, state.steps["s_b"].status) == (False, "done")
     assert state.live == set()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_job_that_goes_on_elsewhere_is_not_in_doubt(mode):
+    log = Log().begin().start("s_a", mode).add(ev.STEP_PROGRESSED, "s_a", attempt=1, job={"id": "job_1"})
+
+    step = log.claim().state.steps["s_a"]
+
+    assert (step.status, step.orphan, step.job) == ("pending", True, {"id": "job_1"})
+
+
+def test_an_attempt_knows_what_it_has_learned_itself_and_the_job_that_it_was_told():
+    log = Log().begin().start("s_a", "safe").add(ev.STEP_PROGRESSED, "s_a", attempt=1, job={"id": "job_1"}, n=1)
+    log.add(ev.STEP_PROGRESSED, "s_a", attempt=1, n=2)
+    assert [note["n"] for note in log.state.steps["s_a"].progressed] == [1, 2]
+
+    step = log.claim().start("s_a", "safe", job={"id": "job_1"}).state.steps["s_a"]
+    assert (step.progressed, step.job) == ([], {"id": "job_1"})
+
+    log.add(ev.STEP_PROGRESSED, "s_a", attempt=1, n=3)  # of the attempt before, too late
+    assert log.state.steps["s_a"].progressed == []
+    assert log.claim().start("s_a", "safe").state.steps["s_a"].job is None
+
+
+@pytest.mark.parametrize("said, known", [(2, True), (1, False), (3, False)])
+def test_an_outcome_that_builds_on_notes_which_are_not_there_cannot_be_returned(said, known):
+    log = Log().begin().start("s_a")
+    for _ in range(2):
+        log.add(ev.STEP_PROGRESSED, "s_a", attempt=1)
+
+    step = log.finish("s_a", progressed=said).state.steps["s_a"]
+
+    assert ("unreplayable" not in step.finished) is known
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_job_is_forgotten_when_its_step_ends_unless_it_goes_on(is_open):
+    log = Log().begin().start("s_a").add(ev.STEP_PROGRESSED, "s_a", attempt=1, job={"id": "job_1"})
+
+    assert (log.finish("s_a", "failed", job_open=is_open).state.steps["s_a"].job is not None) is is_open
+
+
+def test_an_operators_leave_begins_the_job_anew():
+    log = Log().begin().start("s_a").add(ev.STEP_PROGRESSED, "s_a", attempt=1, job={"id": "job_1"}).claim()
+
+    step = log.add(ev.STEP_RESOLVED, "s_a", how="retry").state.steps["s_a"]
+
+    assert (step.job, step.progressed) == (None, [])
 
 
 def test_an_orphan_that_runs_again_and_ends_is_none_any_more():

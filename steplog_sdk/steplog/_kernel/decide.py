@@ -7,8 +7,9 @@ The order of the questions is the policy:
 
 1. Is the step finished in the log? Then its recorded outcome is the answer, for ever. Two exceptions: its failure ended
    the run (resuming after an outage means trying again), or its result cannot be given back.
-2. Did a dead process leave it running? Then its idempotency mode says whether it may run again. Did the program itself
-   stop waiting for it, and go on? Then it waits again, until it stops waiting again.
+2. Did a dead process leave it running? Then its idempotency mode says whether it may run again, unless the work goes on
+   at the provider under a name that is recorded: then it is taken up there, and nothing is asked for twice. Did the
+   program itself stop waiting for it, and go on? Then it waits again, until it stops waiting again.
 3. Is it new, although the log holds another step at this very place that the program has not asked for? Then the
    program no longer does what it did, and stops before any further effect.
 4. Otherwise it runs.
@@ -36,6 +37,7 @@ class Effect(NamedTuple):
         scope: id of the enclosing step, or "".
         after: the step that last finished in the same context, or None.
         mode: idempotency mode that the code declares.
+        attaches: the code can take up work that goes on at the provider, given its name there.
     """
 
     id: str
@@ -44,6 +46,7 @@ class Effect(NamedTuple):
     scope: str
     after: str | None
     mode: str
+    attaches: bool = False
 
 
 class Replay(NamedTuple):
@@ -53,10 +56,17 @@ class Replay(NamedTuple):
 
 
 class Proceed(NamedTuple):
-    """Run the effect as attempt number `attempt`; with `verify`, ask the tool first whether it has happened."""
+    """Run the effect as attempt number `attempt`.
+
+    Attributes:
+        attempt: from 1.
+        verify: ask the tool first whether it has happened.
+        attach: do not begin it anew; take up the recorded job where the log ends.
+    """
 
     attempt: int
     verify: bool = False
+    attach: bool = False
 
 
 class Forsaken(NamedTuple):
@@ -108,7 +118,7 @@ def decide(
         on_drift: `halt`, `warn` or `run`; with the latter two a new step runs although the log holds another one.
     """
     decision = _decide(state, seen, effect, on_drift)
-    if isinstance(decision, Proceed) and effect.mode != "safe" and on_drift == "halt":
+    if isinstance(decision, Proceed) and not decision.attach and effect.mode != "safe" and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed:
             return Halt("drift", _nearest(state, missed, effect), missed, elsewhere=True)
@@ -167,7 +177,7 @@ def inside(state: RunState, scope: str) -> list[StepState]:
 
 def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
     if step.status == FAILED and step.id in state.retry and not state.completed_once:
-        return Proceed(step.attempt + 1)
+        return Proceed(step.attempt + 1, attach=_attaches(step, effect))
     outcome = step.finished or {}
     if "unreplayable" in outcome or "redacted" in outcome:
         if step.mode == "safe" and effect.mode == "safe" and not state.completed_once:
@@ -179,15 +189,21 @@ def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
 def _unfinished(step: StepState, effect: Effect) -> Decision:
     if step.allowed:
         return Proceed(step.attempt + 1)
-    if step.status not in (RUNNING, INDETERMINATE) and not step.orphan:
-        return Proceed(step.attempt + 1)
     if step.status == RUNNING:
         # The same id cannot be submitted twice in one dispatch, so this one is running under a writer we replaced.
         return Halt("indeterminate", step)
+    if _attaches(step, effect):
+        return Proceed(step.attempt + 1, attach=True)
+    if step.status != INDETERMINATE and not step.orphan:
+        return Proceed(step.attempt + 1)
     mode = _orphan_mode(step.mode, effect.mode)
     if mode not in REPEATABLE:
         return Halt("indeterminate", step)
     return Proceed(step.attempt + 1, verify=mode == "verify")
+
+
+def _attaches(step: StepState, effect: Effect) -> bool:
+    return effect.attaches and step.job is not None
 
 
 def _orphan_mode(recorded: str, declared: str) -> str:

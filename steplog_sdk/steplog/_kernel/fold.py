@@ -56,6 +56,8 @@ class StepState:
         finished: data of its newest `step.finished` or `step.resolved`, or None.
         started_seq: sequence number of its first `step.started`.
         finished_seq: sequence number of the event that finished it, or None.
+        progressed: data of the `step.progressed` events of its newest attempt.
+        job: what the provider calls the work that it has been given, where it can be taken up again; else None.
         started_ts: timestamp of its newest start, for people.
         finished_ts: timestamp of its end, for people.
     """
@@ -78,6 +80,8 @@ class StepState:
     finished: dict[str, Any] | None = None
     finished_seq: int | None = None
     finished_ts: str | None = None
+    progressed: list[dict[str, Any]] = field(default_factory=list)
+    job: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -132,7 +136,7 @@ class RunState:
         """A state that shares nothing mutable with this one, except event data, which nobody changes."""
         return replace(
             self,
-            steps={key: replace(step) for key, step in self.steps.items()},
+            steps={key: replace(step, progressed=list(step.progressed)) for key, step in self.steps.items()},
             retry=set(self.retry),
             followers={key: list(ids) for key, ids in self.followers.items()},
             live=set(self.live),
@@ -192,7 +196,8 @@ def _forget_given_up(state: RunState, applies: Callable[[int], bool]) -> None:
 
 def _orphaned(step: StepState) -> None:
     step.orphan = True
-    step.status = PENDING if step.mode in REPEATABLE else INDETERMINATE
+    # Work that goes on at the provider is taken up again, which repeats nothing, whatever the mode.
+    step.status = PENDING if step.mode in REPEATABLE or step.job is not None else INDETERMINATE
 
 
 def _suspended(state: RunState, event: Event) -> None:
@@ -237,6 +242,7 @@ def _started(state: RunState, event: Event) -> None:
             started=data,
             started_seq=event.seq,
             started_ts=event.ts,
+            job=data.get("job"),
         )
         state.followers.setdefault((scope, after), []).append(step_id)
     else:
@@ -261,6 +267,8 @@ def _started(state: RunState, event: Event) -> None:
         known.finished = None
         known.finished_seq = None
         known.finished_ts = None
+        known.progressed = []
+        known.job = data.get("job")
     state.live.add(step_id)
     state.retry.discard(step_id)
 
@@ -287,6 +295,14 @@ def behind(state: RunState, failed: StepState) -> list[str]:
                 found[step] = None
                 queue.append(step)
     return list(found)
+
+
+def _progressed(state: RunState, event: Event) -> None:
+    step = state.steps.get(event.step or "")
+    if step is None or step.status in FINISHED or event.data.get("attempt", step.attempt) != step.attempt:
+        return
+    step.progressed.append(event.data)
+    step.job = event.data.get("job", step.job)
 
 
 def _finished(state: RunState, event: Event) -> None:
@@ -319,6 +335,12 @@ def _close(state: RunState, step: StepState, event: Event, status: str) -> None:
     step.allowed = False
     step.given_up = None
     step.finished = event.data
+    if event.data.get("progressed", len(step.progressed)) != len(step.progressed):
+        # Its outcome refers to pieces that never reached the log.
+        why = "some of the pieces in which it arrived are not in the log."
+        step.finished = {**event.data, "unreplayable": {"why": why}}
+    if not event.data.get("job_open"):
+        step.job = None
     step.finished_seq = event.seq
     step.finished_ts = event.ts
     state.live.discard(step.id)
@@ -351,6 +373,8 @@ def _resolved(state: RunState, event: Event) -> None:
         step.given_up = None
         step.finished = None
         step.finished_seq = None
+        step.progressed = []
+        step.job = None
         state.live.discard(step.id)
     else:
         _close(state, step, event, DONE if how == "done" else FAILED)
@@ -362,6 +386,7 @@ _TRANSITIONS: Final[dict[str, Callable[[RunState, Event], None]]] = {
     ev.RUN_SUSPENDED: _suspended,
     ev.RUN_ENDED: _ended,
     ev.STEP_STARTED: _started,
+    ev.STEP_PROGRESSED: _progressed,
     ev.STEP_FINISHED: _finished,
     ev.STEP_SKIPPED: _skipped,
     ev.STEP_RESOLVED: _resolved,

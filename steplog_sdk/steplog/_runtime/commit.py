@@ -15,16 +15,17 @@ give two events one number.
 
 from __future__ import annotations
 
+import heapq
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from steplog._kernel.events import Event
+from steplog._kernel.events import STEP_PROGRESSED, Event
 from steplog._kernel.fold import RunState, apply
 from steplog._kernel.line import MAX_LINE
 from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, ReenteredWriter, StoreError
@@ -77,6 +78,10 @@ class Commit:
         self._leaders: set[int] = set()
         self._wake = threading.Condition(self._queue)
         self._committer: threading.Thread | None = None
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_number = 0
+        # Pieces of streams are stored without a sync; the outcome that builds on them must not be durable before them.
+        self._bodies_unsynced = False
         self._broken: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -209,8 +214,10 @@ class Commit:
     def _write(self, batch: list[Entry]) -> None:
         sync = any(entry.sync for entry in batch)
         bodies = [body for entry in batch for body in entry.bodies]
-        if bodies:
+        if bodies or (sync and self._bodies_unsynced):
             self._bodies.put(bodies, sync=sync)
+            pieces = any(entry.bodies and entry.type == STEP_PROGRESSED for entry in batch)
+            self._bodies_unsynced = not sync and (self._bodies_unsynced or pieces)
         first = self._chain.seq
         ts = timestamp()
         mark = self._chain.mark()
@@ -247,6 +254,28 @@ class Commit:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, futures)
 
+    def call_later(self, callback: Callable[[], None], seconds: float) -> None:
+        """Have the committer thread call back in so many seconds and then write what is pending. Never waits.
+
+        A callback may submit; it is called once, or never where the log is closed before.
+        """
+        with self._queue:
+            self._timer_number += 1
+            first = not self._timers
+            deadline = time.monotonic() + seconds
+            heapq.heappush(self._timers, (deadline, self._timer_number, callback))
+            earliest = self._timers[0][0] == deadline
+        if first or earliest:
+            self.flush_soon()
+
+    def _call_due(self) -> None:
+        while True:
+            with self._queue:
+                if not self._timers or self._timers[0][0] > time.monotonic():
+                    return
+                callback = heapq.heappop(self._timers)[2]
+            callback()
+
     def flush_soon(self) -> None:
         """Have the committer thread write what is pending, without waiting for it."""
         with self._queue:
@@ -261,13 +290,11 @@ class Commit:
     def _run_committer(self) -> None:
         while True:
             with self._queue:
-                if not self._pending and not self._wake.wait_for(self._has_work, _IDLE_SECONDS):
-                    self._committer = None
-                    return
-                if self._closed and not self._pending:
+                if not self._await_work() or (self._closed and not self._pending):
                     self._committer = None
                     return
             try:
+                self._call_due()
                 self._lead()
             except BaseException:
                 # `_write_queue` has closed the log and failed everyone who was in the batch. Who came later saw a
@@ -277,8 +304,16 @@ class Commit:
                 self._lead()
                 raise
 
-    def _has_work(self) -> bool:
-        return bool(self._pending) or self._closed
+    def _await_work(self) -> bool:
+        """Wait for something to write or to call; False where there was nothing for a while."""
+        idle_until = time.monotonic() + _IDLE_SECONDS
+        while not self._pending and not self._closed:
+            now = time.monotonic()
+            due = self._timers[0][0] if self._timers else idle_until
+            if due <= now:
+                return bool(self._timers)
+            self._wake.wait(due - now)
+        return True
 
 
 def reentered(run_id: str) -> ReenteredWriter:

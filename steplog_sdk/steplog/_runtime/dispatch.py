@@ -78,7 +78,7 @@ class Dispatch:
         identity = step_id(place.scope, call.kind, call.target, hashed, occurrence)
         self._seen.add(identity)
         self._owed.pop(identity, None)
-        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode), occurrence
+        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode, call.attaches), occurrence
 
     def may_be_late(self, missed: tuple[str, ...]) -> bool:
         """Whether all of these recorded steps were asked for by branches, which keep their own time."""

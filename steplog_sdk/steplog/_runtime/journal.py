@@ -106,6 +106,10 @@ class Journal:
         """Have pending events written without waiting for them."""
         self._commit.flush_soon()
 
+    def call_later(self, callback: Callable[[], None], seconds: float) -> None:
+        """Have the committer thread call back, and then write what is pending."""
+        self._commit.call_later(callback, seconds)
+
     def append(self, type_: str, step: str | None, data: dict[str, Any]) -> None:
         """Append one event and wait until it is on disk."""
         self.wait(self.submit(type_, step, orjson.dumps(data)))

@@ -24,7 +24,7 @@ from steplog._kernel import events as ev
 from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
-from steplog._runtime import messages
+from steplog._runtime import lines, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
 from steplog._runtime.commit import Entry
@@ -33,7 +33,7 @@ from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
 from steplog._runtime.pack import Sink
-from steplog._runtime.ticket import Call, Recorded, Ticket
+from steplog._runtime.ticket import Call, Earlier, Recorded, Ticket
 from steplog._runtime.turns import Turns
 from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
@@ -138,6 +138,8 @@ class Recorder:
         self._turns.passed(effect.id)
         ticket.attempt = decision.attempt
         ticket.verify = decision.verify
+        if decision.attach:
+            ticket.earlier = Earlier(self, self.journal.state.steps[effect.id])
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
@@ -192,7 +194,8 @@ class Recorder:
 
     def _explain(self, halt: Halt, call: Call, effect: Effect) -> Interrupt:
         if halt.reason == "indeterminate" and halt.step is not None:
-            return messages.indeterminate(self.named, halt.step)
+            detail = f"\n{call.lookup}" if call.lookup else ""
+            return messages.indeterminate(self.named, halt.step, detail)
         if halt.reason == "unreplayable" and halt.step is not None:
             return messages.unreplayable(self.named, halt.step, messages.why_unreplayable(halt.step.finished or {}))
         difference = difference_from(halt.step, call, effect, self.redactor, self.journal.store.bodies)
@@ -207,11 +210,11 @@ class Recorder:
         try:
             entry = self._intend(ticket)
         except UNWRITTEN as failed:
-            raise self._unwritten(ticket, failed, begun=False) from failed
+            raise self.unwritten(ticket, failed, begun=False) from failed
         try:
             yield entry
         except UNWRITTEN as failed:
-            raise self._unwritten(ticket, failed, begun=False) from failed
+            raise self.unwritten(ticket, failed, begun=False) from failed
         except BaseException:
             # Cancelled or interrupted between intent and effect. Without this note an unsafe step would look as if
             # it might have happened.
@@ -225,31 +228,9 @@ class Recorder:
         ticket.began = time.perf_counter()
 
     def _intend(self, ticket: Ticket) -> Entry:
-        call, effect = ticket.call, ticket.effect
         sink = Sink(self.redactor)
-        hashed, occurrence = ticket.hashed
-        data: dict[str, Any] = {
-            "kind": call.kind,
-            "target": call.target,
-            "scope": effect.scope,
-            "args_hash": hashed,
-            "occurrence": occurrence,
-            "mode": call.mode,
-            "attempt": ticket.attempt,
-            "after": effect.after,
-            "key": ticket.key,
-        }
-        if ticket.forked:
-            data["branch"] = True
-        if call.module is not None:
-            data["module"] = call.module
-        if call.request is None:
-            ticket.given = orjson.dumps(call.args)
-            data["args"] = sink.serialised(ticket.given)
-        else:
-            data["request"] = sink.detail(call.request)
-        line = sink.line(data)
-        return self.journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=call.mode != "safe")
+        line = lines.intent(ticket, sink)
+        return self.journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=ticket.call.mode != "safe")
 
     # outcome -----------------------------------------------------------------------------------------------------
 
@@ -274,11 +255,12 @@ class Recorder:
             entry = self._conclude(ticket, outcome, detail, waited)
         except Exception as failed:
             # Whatever went wrong here, the effect has happened and its outcome is not in the log.
-            raise self._unwritten(ticket, failed, begun=True) from failed
+            raise self.unwritten(ticket, failed, begun=True) from failed
         try:
             yield entry
+            ticket.notes.check()
         except UNWRITTEN as failed:
-            raise self._unwritten(ticket, failed, begun=True) from failed
+            raise self.unwritten(ticket, failed, begun=True) from failed
         except BaseException as interruption:
             # Interrupted while waiting for the disk: the outcome is in line and must reach it all the same. A caller
             # that was cancelled does not see it, and on a resume must not see it either.
@@ -292,16 +274,8 @@ class Recorder:
             advance(self, ticket.effect.scope, ticket.step)
 
     def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
-        total = time.perf_counter() - ticket.began
         sink = Sink(self.redactor)
-        data: dict[str, Any] = {"outcome": outcome, "attempt": ticket.attempt}
-        if "result" in detail:
-            data["result"] = sink.value(detail.pop("result"))
-        if "value" in detail.get("error", ()):
-            detail["error"] = {**detail["error"], "value": sink.value(detail["error"]["value"])}
-        data.update(sink.detail(detail))
-        data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
-        line = sink.line(data)
+        line = lines.outcome(ticket, outcome, detail, waited, sink)
         if sink.redacted:
             what = "run %s: a secret was taken out of the recorded outcome of %s (%s); on resume %s"
             fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
@@ -319,7 +293,7 @@ class Recorder:
         if self.closed:
             return
         total = time.perf_counter() - ticket.began
-        data = {"outcome": "cancelled", "attempt": ticket.attempt, "ms": {"total": ms(total)}}
+        data = {"outcome": "cancelled", "attempt": ticket.attempt, "ms": {"total": lines.ms(total)}}
         # Where it cannot be written the step is an orphan, as if the process had died here: never less safe.
         with contextlib.suppress(*UNWRITTEN):
             self.journal.submit(ev.STEP_FINISHED, ticket.step, orjson.dumps(data))
@@ -332,7 +306,7 @@ class Recorder:
         try:
             yield self.journal.submit(ev.STEP_RESOLVED, ticket.step, sink.line(data), sink.bodies)
         except UNWRITTEN as failed:
-            raise self._unwritten(ticket, failed, begun=True) from failed
+            raise self.unwritten(ticket, failed, begun=True) from failed
         ticket.finished = True
         advance(self, ticket.effect.scope, ticket.step)
 
@@ -368,7 +342,8 @@ class Recorder:
             # The run stops all the same, and the interrupt tells the user why; only the note for readers is missing.
             log.error("run %s stopped (%s); recording that failed: %s", self.journal.run_id, interrupt.reason, failed)  # noqa: TRY400  # the interrupt has the traceback
 
-    def _unwritten(self, ticket: Ticket, failed: BaseException, *, begun: bool) -> BaseException:
+    def unwritten(self, ticket: Ticket, failed: BaseException, *, begun: bool) -> BaseException:
+        """What to raise for an event that could not be written; as a rule the run halts."""
         if isinstance(failed, (ForkedWriter, ReenteredWriter)):
             # The run goes on; only this child, or this handler, must not write.
             return failed
@@ -386,8 +361,3 @@ class Recorder:
         """Record the steps that nobody finished, such as streams that were never read to their end."""
         for ticket in list(self._open.values()):
             ticket.close()
-
-
-def ms(seconds: float) -> float:
-    """Milliseconds with microsecond precision."""
-    return round(seconds * 1000, 3)

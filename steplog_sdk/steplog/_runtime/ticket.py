@@ -13,6 +13,7 @@ from steplog._runtime.blame import blame
 from steplog._runtime.context import advance
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import form_bytes, value_tree
+from steplog._runtime.progress import Notes
 from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ class Call:
         args: JSON tree that identifies the call within its target.
         mode: idempotency mode.
         request: what to record instead of `args`, for model calls; may hold `Body` values.
+        attaches: the code knows how to take up work that goes on at the provider, given its name there.
+        lookup: how a person finds out whether the call has happened, in a sentence or two; "" where nothing is known.
         receiver: the object that a method is called on, or None.
         module: where a tool without a name of its own is defined, or None.
     """
 
-    __slots__ = ("args", "kind", "mode", "module", "receiver", "request", "target")
+    __slots__ = ("args", "attaches", "kind", "lookup", "mode", "module", "receiver", "request", "target")
 
     def __init__(
         self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
@@ -45,6 +48,8 @@ class Call:
         self.request = request
         self.module: str | None = None
         self.receiver: Any = None
+        self.attaches = False
+        self.lookup = ""
 
 
 class Recorded:
@@ -53,15 +58,17 @@ class Recorded:
     Attributes:
         outcome: `done` or `failed`.
         data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
+        progressed: data of its `step.progressed` events, in order, body forms not yet resolved.
     """
 
-    __slots__ = ("_recorder", "_step", "data", "outcome")
+    __slots__ = ("_recorder", "_step", "data", "outcome", "progressed")
 
     def __init__(self, recorder: Recorder, step: StepState) -> None:
         self._recorder = recorder
         self._step = step
         self.outcome = step.status
         self.data: dict[str, Any] = step.finished or {}
+        self.progressed = list(step.progressed)
 
     def body(self, form: dict[str, Any]) -> bytes:
         """The exact bytes of a body form. Halts the run with `Unreplayable` where they are gone."""
@@ -87,6 +94,20 @@ class Recorded:
         return self._recorder.halt(messages.undecodable(self._recorder.named, self._step, error))
 
 
+class Earlier(Recorded):
+    """What an earlier attempt learned of a job that goes on at the provider.
+
+    Attributes:
+        job: what was noted of it.
+    """
+
+    __slots__ = ("job",)
+
+    def __init__(self, recorder: Recorder, step: StepState) -> None:
+        super().__init__(recorder, step)
+        self.job: dict[str, Any] = step.job or {}
+
+
 class Ticket:
     """A submitted effect that may run, or whose recorded outcome is here.
 
@@ -96,6 +117,8 @@ class Ticket:
         attempt: number of this attempt, from 1.
         key: idempotency key, the same for every attempt of the step.
         recorded: the recorded outcome, or None when the effect is to run.
+        earlier: the job that is to be taken up instead of being begun anew, or None.
+        notes: what is known of this attempt before it has ended.
         verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
     """
 
@@ -108,6 +131,8 @@ class Ticket:
         self.key = f"{self.run_id}:{effect.id}"
         self.attempt = 1
         self.recorded: Recorded | None = None
+        self.earlier: Earlier | None = None
+        self.notes = Notes(self)
         self.verify = False
         self.finished = False
         self.began = time.perf_counter()
@@ -134,6 +159,28 @@ class Ticket:
     ) -> None:
         """The same for a task; the event loop never waits for the disk."""
         await run_async(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
+
+    def progress(self, data: dict[str, Any]) -> None:
+        """Write down what is known of the step before it has ended, and return when it is on disk.
+
+        Args:
+            data: fields of a `step.progressed`; may hold `Body` values. `job` names work that goes on at the provider:
+                after a crash the step is not begun anew, but submitted with what is known (`earlier`).
+        """
+        run(self.notes.write(data, sync=True))
+
+    async def progress_async(self, data: dict[str, Any]) -> None:
+        """The same for a task; the event loop never waits for the disk."""
+        await run_async(self.notes.write(data, sync=True))
+
+    def doubt(self, detail: str) -> Interrupt:
+        """Halt the run: whether the effect happened, or what became of it, only a person can find out.
+
+        Returns the interrupt, to be raised.
+        """
+        recorder = self.recorder
+        step = recorder.journal.state.steps[self.step]
+        return recorder.halt(messages.indeterminate(recorder.named, step, f"\n{detail}"))
 
     def on_close(self, callback: Callable[[], dict[str, Any] | None]) -> None:
         """Name what to record when the run closes while this step is open; None leaves it open."""

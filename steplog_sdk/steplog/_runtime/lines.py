@@ -1,0 +1,63 @@
+"""What `step.started` and `step.finished` say, as the data of their lines."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from steplog._runtime.pack import Sink
+    from steplog._runtime.ticket import Ticket
+
+
+def intent(ticket: Ticket, sink: Sink) -> bytes:
+    """The data of an attempt's `step.started`."""
+    call, effect = ticket.call, ticket.effect
+    hashed, occurrence = ticket.hashed
+    data: dict[str, Any] = {
+        "kind": call.kind,
+        "target": call.target,
+        "scope": effect.scope,
+        "args_hash": hashed,
+        "occurrence": occurrence,
+        "mode": call.mode,
+        "attempt": ticket.attempt,
+        "after": effect.after,
+        "key": ticket.key,
+    }
+    if ticket.forked:
+        data["branch"] = True
+    if call.module is not None:
+        data["module"] = call.module
+    if ticket.earlier is not None:
+        # Said again, because this attempt may die before it has heard anything.
+        data["job"] = ticket.earlier.job
+    if call.request is None:
+        ticket.given = orjson.dumps(call.args)
+        data["args"] = sink.serialised(ticket.given)
+    else:
+        data["request"] = sink.detail(call.request)
+    return sink.line(data)
+
+
+def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float, sink: Sink) -> bytes:
+    """The data of an attempt's `step.finished`."""
+    total = time.perf_counter() - ticket.began
+    data: dict[str, Any] = {"outcome": outcome, "attempt": ticket.attempt}
+    if ticket.notes.count:
+        data["progressed"] = ticket.notes.count
+        sink.redacted += ticket.notes.redacted
+    if "result" in detail:
+        data["result"] = sink.value(detail.pop("result"))
+    if "value" in detail.get("error", ()):
+        detail["error"] = {**detail["error"], "value": sink.value(detail["error"]["value"])}
+    data.update(sink.detail(detail))
+    data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
+    return sink.line(data)
+
+
+def ms(seconds: float) -> float:
+    """Milliseconds with microsecond precision."""
+    return round(seconds * 1000, 3)

@@ -22,8 +22,9 @@ _INFERENCE: Final = re.compile(
 
 
 def _changes_state(body: Any) -> bool:
-    # A response inside a conversation appends its input and its output to that conversation.
-    return isinstance(body, dict) and body.get("conversation") is not None
+    # A response inside a conversation appends its input and its output to that conversation. One in the background is a
+    # job: it goes on, and is paid for, whether or not anybody still waits for it.
+    return isinstance(body, dict) and (body.get("conversation") is not None or body.get("background") is True)
 
 
 SDK: Final = Sdk("openai", (2, 0), _INFERENCE, _changes_state)

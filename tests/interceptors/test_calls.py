@@ -348,12 +348,13 @@ def test_the_methods_of_the_sdk_keep_their_signatures(home):
     [
         (lambda c: c.responses.create(**HI), "safe"),
         (lambda c: c.responses.create(conversation="conv_1", **HI), "unsafe"),
+        (lambda c: c.responses.create(background=True, **HI), "unsafe"),
         (lambda c: c.responses.retrieve("resp_1"), "safe"),
         (lambda c: c.responses.cancel("resp_1"), "unsafe"),
         (lambda c: c.models.delete("ft:gpt-x-1"), "unsafe"),
         (lambda c: c.files.create(file=("a.txt", b"abc"), purpose="batch"), "unsafe"),
     ],
-    ids=["inference", "in a conversation", "read", "cancel", "delete", "upload"],
+    ids=["inference", "in a conversation", "in the background", "read", "cancel", "delete", "upload"],
 )
 def test_only_calls_that_change_nothing_may_be_repeated(call, mode, home, events):
     with LocalProvider(handler=answers({"id": "x", "object": "x"})) as provider, steplog.run("r"):

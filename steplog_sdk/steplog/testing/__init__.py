@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from steplog.testing.contract import StoreContract as StoreContract
     from steplog.testing.faults import FaultyFS as FaultyFS
     from steplog.testing.faults import PowerFailure as PowerFailure
+    from steplog.testing.interceptor import InterceptorContract as InterceptorContract
     from steplog.testing.provider import Exchange as Exchange
     from steplog.testing.provider import Fault as Fault
     from steplog.testing.provider import Hit as Hit
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("Exchange", "Fault", "Hit", "LocalProvider", "Reply"), "steplog.testing.provider"),
     **dict.fromkeys(("FaultyFS", "PowerFailure"), "steplog.testing.faults"),
+    "InterceptorContract": "steplog.testing.interceptor",
     "MemoryStore": "steplog.stores.memory",
     "StoreContract": "steplog.testing.contract",
 }

@@ -130,6 +130,24 @@ def test_a_side_effect_in_a_worker_that_lost_its_run_is_refused(old_worker, capl
     assert old_worker(lambda: pay("no run at all")) == "no run at all"
 
 
+def test_a_lost_call_while_recorded_results_are_returned_is_refused(old_worker):
+    """P6: it may be one of those that were recorded, and then it would be made again."""
+    with steplog.run("r"):
+        pay("first")
+        look("second")
+    effects.clear()
+
+    with steplog.run("r"):
+        pay("first")
+        refused = old_worker(lambda: look("second"))
+        assert look("second") == "second"
+        assert old_worker(lambda: look("third")) == "third"
+
+    assert isinstance(refused, NotInRun)
+    assert "recorded results" in str(refused)
+    assert effects == ["third"]
+
+
 def test_threads_belong_to_the_run_without_install(tmp_path, monkeypatch):
     steplog.uninstall()
     monkeypatch.setenv("STEPLOG_HOME", str(tmp_path / "home"))

@@ -133,6 +133,12 @@ class Dispatch:
                 if inner.mode != "safe" and inner.status in FINISHED and inner.id not in self._journal.state.retry:
                     self._owed[inner.id] = None
 
+    @property
+    def replaying(self) -> bool:
+        """Whether recorded results are still to be asked for."""
+        steps = tuple(self._journal.state.steps.values())
+        return any(step.finished and not step.scope and step.id not in self._seen for step in steps)
+
     def unplayed(self) -> list[str]:
         """Ids of finished steps at the top of the log that this dispatch has not asked for."""
         state = self._journal.state

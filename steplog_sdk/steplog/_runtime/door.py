@@ -70,7 +70,8 @@ def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
 
     Raises:
         NotInRun: for an effect that would escape the log: a tool that is not safe to repeat, in a worker whose run is
-            over or lost; under `install(strict=True)` every tool and model call outside a run.
+            over or lost; any tool or model call in a worker that lost its run, while an open run has recorded results
+            to return; under `install(strict=True)` every tool and model call outside a run.
         Interrupt: the run that the worker belongs to was halted.
     """
     found = frame()
@@ -98,6 +99,9 @@ def _outside(kind: str, target: str, mode: str) -> None:
     elif PROCESS.runs or _is_worker_of_a_run():
         topic = "lost"
         what = f"{kind} {target} was called in a thread, task or process that has lost its run{_open_runs()}. {_START}"
+        if kind != "local" and any(recorder.dispatch.replaying for recorder in tuple(PROCESS.runs.values())):
+            # The call may be one of those that the run still has to return.
+            repeated, what = True, f"{what}\nThat run is returning recorded results, and this call may be one of them."
     else:
         topic, what = "outside", f"{kind} {target} was called outside any run; it is not recorded. {_PUT}"
         repeated = False

@@ -111,6 +111,7 @@ class Recorder:
             Interrupt: the run is halted, or halts because of this effect.
             EncodeError: the arguments cannot be recorded.
         """
+        self._turns.used()
         hashed = args_hash(call.args)
         effect, occurrence, decision = self.dispatch.submit(call, place, hashed)
         if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
@@ -143,6 +144,10 @@ class Recorder:
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
+
+    def branch_ended(self) -> None:
+        """What this thread did for the run is done, and whoever waits for it knows."""
+        self._turns.used()
 
     def _in_turn(self, step: StepState, *, may_wait: bool) -> Steps[None]:
         turn = self._turns.take(step)

@@ -31,15 +31,19 @@ def install() -> None:
 
     @functools.wraps(submit)
     def submit_in_run(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        found = FRAME.get()
         # Also when no run is open: the worker may have been started inside one that is long closed.
-        future: Future[Any] = submit(self, _Carried(FRAME.get(), fn), *args, **kwargs)
+        future: Future[Any] = submit(self, _Carried(found, fn), *args, **kwargs)
+        if found is not None:
+            # Called when the result can be seen, which is after `fn` has returned.
+            future.add_done_callback(lambda _future: found.recorder.branch_ended())
         return future
 
     @functools.wraps(start)
     def start_in_run(self: threading.Thread) -> None:
         found = FRAME.get()
         if found is not None and "run" not in self.__dict__:
-            self.run = _Carried(found, self.run)  # type: ignore[method-assign]
+            self.run = _Carried(found, self.run, ends=True)  # type: ignore[method-assign]
         start(self)
 
     _installed.update(patched_submit=submit_in_run, patched_start=start_in_run)
@@ -59,9 +63,10 @@ def uninstall() -> None:
 
 
 class _Carried:
-    """A callable that runs in the frame in which it was handed over."""
+    """A callable that runs in the frame in which it was handed over; `ends`: it is all that its thread does."""
 
-    def __init__(self, found: Frame | None, fn: Callable[..., Any]) -> None:
+    def __init__(self, found: Frame | None, fn: Callable[..., Any], *, ends: bool = False) -> None:
+        self._ends = ends
         self._frame = None if found is None else found._replace(owner=_BRANCH)
         self._fn = fn
 
@@ -71,3 +76,5 @@ class _Carried:
             return self._fn(*args, **kwargs)
         finally:
             FRAME.reset(token)
+            if self._ends and self._frame is not None:
+                self._frame.recorder.branch_ended()

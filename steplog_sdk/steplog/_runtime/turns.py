@@ -24,8 +24,10 @@ from steplog._runtime.context import current_task
 # Without any step coming or going for this long, the one that is waited for is given up.
 _PATIENCE_SECONDS: Final = 0.25
 
-# A thread that was woken leaves the one before it time to use its result: which of two threads puts its result into a
-# queue first is up to the scheduler, and nobody tells when it has.
+# Which of two threads that have their results puts its own into a queue first is up to the scheduler. So a thread that
+# was woken waits until the one before it has used its result: it makes its next call, or ends. Nobody tells when a
+# thread puts a result away and then waits for more work, so it is waited for this long at most, and then a little more.
+_USE_SECONDS: Final = 0.02
 _STAGGER_SECONDS: Final = 0.001
 
 
@@ -35,14 +37,16 @@ class Turn:
     Attributes:
         position: its place in the order of completion.
         blocker: position of the step that it waits for now.
+        used: set when the thread that got the result before this one has used it; None where nobody will say so.
     """
 
-    __slots__ = ("_event", "_future", "_turns", "blocker", "position")
+    __slots__ = ("_event", "_future", "_turns", "blocker", "position", "used")
 
     def __init__(self, turns: Turns, position: int, blocker: int) -> None:
         self._turns = turns
         self.position = position
         self.blocker = blocker
+        self.used: threading.Event | None = None
         self._event: threading.Event | None = None
         self._future: Any = None
 
@@ -53,6 +57,8 @@ class Turn:
             if not self._event.wait(self._turns.patience()):
                 self._turns.give_up(self)
             self._event.clear()
+        if self.used is not None:
+            self.used.wait(_USE_SECONDS)
         time.sleep(_STAGGER_SECONDS)
 
     async def wait_async(self) -> None:
@@ -101,6 +107,7 @@ class Turns:
                 self._inner.setdefault(step.scope, []).append(step.id)
         self._blocked: dict[int, list[Turn]] = {}
         self._waiting: set[int] = set()
+        self._using: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self._moved = time.monotonic()
 
@@ -132,7 +139,14 @@ class Turns:
         with self._lock:
             self._moved = time.monotonic()
             self._waiting.discard(position)
-            self._finish(position)
+            self._finish(position, user=threading.get_ident())
+
+    def used(self) -> None:
+        """This thread has used what it got last: it makes its next call, or ends."""
+        if self._using:
+            event = self._using.pop(threading.get_ident(), None)
+            if event is not None:
+                event.set()
 
     def must_wait(self, turn: Turn) -> bool:
         """Whether the step that a turn waits for is still to come."""
@@ -158,11 +172,12 @@ class Turns:
         over = self._over
         return next((position for position in range(first, last) if not over[position]), None)
 
-    def _finish(self, position: int) -> None:
+    def _finish(self, position: int, user: int | None = None) -> None:
         self._over[position] = True
         for turn in self._blocked.pop(position, ()):
             blocker = self._first_open(position + 1, turn.position)
             if blocker is None:
+                turn.used = None if user is None else self._using.setdefault(user, threading.Event())
                 turn.wake()
             else:
                 turn.blocker = blocker

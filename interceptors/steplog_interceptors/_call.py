@@ -45,7 +45,10 @@ class LogicalCall:
         waited: seconds spent waiting on the provider.
         raw: the caller asked for the response instead of the parsed object.
         exchanges: those that have ended.
+        kind: of the step.
     """
+
+    kind = "llm_call"
 
     def __init__(self, sdk: Sdk = UNKNOWN, origin: tuple[Any, Any] = (None, None), *, net: bool = False) -> None:
         self.sdk = sdk
@@ -69,6 +72,11 @@ class LogicalCall:
         return self.ticket is not None and self.ticket.recorded is not None
 
     @property
+    def served(self) -> Exchange | None:
+        """The recorded exchange that was given out last."""
+        return self._last
+
+    @property
     def undecided(self) -> bool:
         """Whether the recorder has not been asked yet."""
         return self.ticket is None and not self.passing
@@ -87,12 +95,16 @@ class LogicalCall:
         self.raw = "x-stainless-raw-response" in request.headers
         form = canonical(wire)
         return plugins.Call(
-            kind="llm_call",
+            kind=self.kind,
             target=target(wire, form),
             args=form.identity,
             mode=self.sdk.mode(wire, form.json),
             request=_stored(self.sdk, wire, form, request.headers, stream=stream),
         )
+
+    def mode_of(self, _request: Any) -> str:
+        """Idempotency mode, told without the body, of a request that is made outside every run."""
+        return "safe"
 
     def bind(self, ticket: plugins.Ticket | None) -> None:
         """Take the recorder's answer."""
@@ -156,6 +168,22 @@ class LogicalCall:
         self.waited += seconds
         self.exchanges.append(exchange)
 
+    def to_blame(self, error: Exception | None, exchange: Exchange | None = None) -> Exception | None:
+        """The exception to lay on this step, so that a resumed run tries it again; None where that could be a repeat.
+
+        A request that changes something and was answered by nothing, or by a fault of the server, may have had its
+        effect. Its failure is returned for ever, unless a person says otherwise.
+
+        Args:
+            error: what the caller is about to see.
+            exchange: the answer that it comes from; the last one by default.
+        """
+        last = exchange or (self.exchanges[-1] if self.exchanges else None)
+        ticket = self.ticket
+        if last is None or ticket is None or ticket.call.mode in ("safe", "keyed", "verify") or not _in_doubt(last):
+            return error
+        return None
+
     def detail(self, error: BaseException | None = None) -> dict[str, Any]:
         """What to record about the outcome."""
         detail: dict[str, Any] = {"exchanges": self.exchanges}
@@ -181,6 +209,20 @@ def current() -> LogicalCall | None:
     """The call that is open in this context; one that a forgotten task inherited is no longer open."""
     call = CURRENT.get()
     return None if call is None or call.closed else call
+
+
+# Failures of a transport before the first byte of a request has left.
+_UNSENT: Final = frozenset(
+    "ConnectError ConnectTimeout PoolTimeout UnsupportedProtocol LocalProtocolError InvalidURL ProxyError".split()
+)
+
+
+def _in_doubt(exchange: Exchange) -> bool:
+    error = exchange.get("error")
+    if error is not None and error.get("before") != "send":
+        return error["class"] not in _UNSENT
+    status = exchange.get("status", 0)
+    return bool(status >= 500 or status == 408)
 
 
 def _failed(exchange: Exchange) -> bool:

@@ -87,6 +87,14 @@ def without_credentials(url: Any) -> str:
     return str(bare.copy_with(params=pairs) if pairs else bare.copy_with(query=None))
 
 
+def query_without_credentials(url: str) -> str:
+    """A URL as text, without its query's credentials; everything else stays as it is written."""
+    bare, _, rest = url.partition("?")
+    query, mark, fragment = rest.partition("#")
+    kept = [pair for pair in query.split("&") if not _is_secret_query(pair.partition("=")[0])]
+    return bare + ("?" + "&".join(kept) if kept else "") + mark + fragment
+
+
 # Below the recorder's own limit, which counts what it wraps around the body.
 _DEPTH: Final = 80
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

@@ -7,9 +7,11 @@ An exchange in `step.finished` is one of
 
     {"status", "http", "reason"?, "headers", "body", "ms", "request"?}                    read whole, content decoded
     {"status", "http", "reason"?, "headers", "body", "chunks", "end", "error"?, "ms", "request"?}   read as a stream
-    {"error": {"module", "class", "message"}, "ms", "request"?}                           the transport failed
+    {"error": {"module", "class", "message", "response"?}, "ms", "request"?}              the transport failed
 
-`request` is present where the attempt's request is not the step's own request; it is that request's digest.
+`url`, `method` and `history` are present where the client was redirected: what the answer is the answer to, and the
+answers before it. `request` is present where the attempt's request is not the step's own request; it is that request's
+digest.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any, Final
 
 from steplog.errors import StepFailed
 from steplog.plugins import Body
+from steplog_interceptors._canonical import query_without_credentials
 
 Exchange = dict[str, Any]
 
@@ -37,6 +40,9 @@ _SECRET_HEADERS: Final = frozenset(
 )
 # They describe the bytes on the wire, and would contradict a body that is stored decoded.
 _ENCODING_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+_URL_HEADERS: Final = frozenset({"location", "content-location", "x-goog-upload-url"})
 
 
 class Library:
@@ -74,7 +80,7 @@ class Library:
         response.elapsed = timedelta(milliseconds=exchange.get("ms", 0.0))
         return response
 
-    def fail(self, error: dict[str, str], request: Any) -> Exception:
+    def fail(self, error: dict[str, Any], request: Any) -> Exception:
         """Rebuild a recorded exception: the same class of this client's own library, or a builtin."""
         cls = self._exception(error["module"], error["class"])
         if cls is None:
@@ -84,7 +90,13 @@ class Library:
             )
             return StepFailed(message, type_name=f"{error['module']}:{error['class']}")
         rebuilt: Exception
-        if issubclass(cls, self.module.RequestError):
+        if issubclass(cls, self.module.HTTPStatusError):
+            # An event hook of the client raised it.
+            response = self.respond(
+                {"http": "HTTP/1.1", **error["response"]}, request, None, self.module.ByteStream(b"")
+            )
+            rebuilt = cls(error["message"], request=request, response=response)
+        elif issubclass(cls, self.module.RequestError):
             rebuilt = cls(error["message"], request=request)
         else:
             rebuilt = cls(error["message"])
@@ -102,9 +114,13 @@ class Library:
         return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
-def failure(error: BaseException) -> dict[str, str]:
+def failure(error: BaseException) -> dict[str, Any]:
     """An exception as data."""
-    return {"module": type(error).__module__, "class": type(error).__qualname__, "message": str(error)}
+    told: dict[str, Any] = {"module": type(error).__module__, "class": type(error).__qualname__, "message": str(error)}
+    response = getattr(error, "response", None)
+    if hasattr(response, "status_code") and hasattr(response, "extensions"):
+        told["response"] = head(response, decoded=True)
+    return told
 
 
 def head(response: Any, *, decoded: bool) -> Exchange:
@@ -123,7 +139,12 @@ def head(response: Any, *, decoded: bool) -> Exchange:
 
 def kept_headers(pairs: Iterable[tuple[str, str]], dropped: frozenset[str] = _SECRET_HEADERS) -> Iterable[list[str]]:
     """The header pairs that may be stored."""
-    return ([name, value] for name, value in pairs if name.lower() not in dropped)
+    return ([name, _without_secrets(name, value)] for name, value in pairs if name.lower() not in dropped)
+
+
+def _without_secrets(name: str, value: str) -> str:
+    """Where an answer leads to a URL that is signed, the signature is a credential like any other."""
+    return query_without_credentials(value) if name.lower() in _URL_HEADERS and "?" in value else value
 
 
 def whole(response: Any) -> Exchange:

@@ -30,17 +30,24 @@ class Sdk:
         minimum: lowest version that steplog supports.
         inference: matches the paths of POST requests that compute and change nothing, so they may be repeated.
         changes_state: for a request that `inference` matches: whether its body makes it change state after all.
+        mark: a header that the SDK puts on every request of its own and on nothing else, and text that its value has.
     """
 
     name: str
     minimum: tuple[int, int]
     inference: re.Pattern[str]
     changes_state: Callable[[Any], bool] = lambda _body: False
+    mark: tuple[str, str] = ("x-stainless-lang", "")
 
     @property
     def base_module(self) -> str:
         """The module with the generated base clients."""
         return f"{self.name}._base_client"
+
+    def owns(self, request: Any) -> bool:
+        """Whether a request is one of this SDK's own."""
+        name, text = self.mark
+        return name in request.headers and text in request.headers[name]
 
     def mode(self, wire: Wire, body: Any) -> str:
         """Idempotency mode of a request."""

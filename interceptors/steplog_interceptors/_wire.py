@@ -1,10 +1,11 @@
 """The HTTP client's `send`: where a step meets its request, and where bytes are recorded or served.
 
-Only requests that an SDK marks as its own are looked at. Inside a `send`, nothing is: what a transport or an
-authentication flow sends from there (token exchanges, say) passes by unrecorded.
+Inside an announced call only requests that the SDK marks as its own are looked at. Inside a `send`, nothing is: what a
+transport or an authentication flow sends from there (token exchanges, say) passes by unrecorded.
 
-A marked request outside every announced call is a step of its own. So another tool's patch, a request that a middleware
-sends while a stream is being read, or an SDK that steplog does not know cannot reach a provider unseen.
+Outside every announced call these are steps of their own: a request that an SDK has marked, one that is a model call by
+its path and body, and one to a host that the settings name. So another tool's patch, a request that a middleware sends
+while a stream is being read, or a client that steplog does not know cannot reach a provider unseen.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from steplog.errors import StepFailed, SteplogError
 from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
 from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
+from steplog_interceptors._http import HttpCall
+from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
+from steplog_interceptors._redirects import led_to, note, restore
 from steplog_interceptors._sdk import UNKNOWN, Sdk
 from steplog_interceptors._stream import (
     AsyncReplay,
@@ -33,8 +37,11 @@ from steplog_interceptors._stream import (
     take_dropped,
 )
 
-# The generated SDKs put it on every request of their own and on nothing else.
-_MARK: Final = "x-stainless-lang"
+# Stands for an exception that is not there yet.
+_SOME: Final = Exception()
+
+# Where a response keeps its step, for the exception that a program may make of it.
+_TICKET: Final = "steplog.ticket"
 
 # SDKs by the product name in their user agent, for requests outside an announced call.
 known: Final[dict[str, Sdk]] = {}
@@ -48,6 +55,7 @@ def hooks(patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
         # Where `httpx` is an alias of `httpx2` these are the same classes, and a class that is ours is left alone.
         patches.apply(module.Client, "send", _sync(library))
         patches.apply(module.AsyncClient, "send", _async(library))
+        patches.apply(module.Response, "raise_for_status", _blaming)
 
     return {"httpx2": apply, "httpx": apply}
 
@@ -97,15 +105,34 @@ def _async(library: Library) -> Wrapper:
 
 
 def _call_of(request: Any) -> LogicalCall | None:
-    if _MARK not in request.headers:
-        return None
     call = current()
     if call is PASSING:
         return None
     if call is not None:
-        return call
-    product = request.headers.get("user-agent", "").partition("/")[0].lower()
-    return LogicalCall(known.get(product.removeprefix("async"), UNKNOWN), net=True)
+        return call if call.sdk.owns(request) else None
+    if UNKNOWN.owns(request):
+        product = request.headers.get("user-agent", "").partition("/")[0].lower()
+        return LogicalCall(known.get(product.removeprefix("async"), UNKNOWN), net=True)
+    if is_model_call(request):
+        return LogicalCall(MODEL, net=True)
+    hosts = plugins.settings().http
+    pattern = pattern_for(request.url, hosts) if hosts else None
+    return None if pattern is None or must_pass(request, pattern) else HttpCall()
+
+
+def _blaming(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+    """Lay the exception that a program makes of an answer on the step that the answer came from."""
+
+    def raise_for_status(self: Any) -> Any:
+        try:
+            return original(self)
+        except Exception as error:
+            ticket = self.extensions.get(_TICKET) if patch.on else None
+            if ticket is not None:
+                ticket.blame(error)
+            raise
+
+    return raise_for_status
 
 
 class _Attempt:
@@ -141,7 +168,8 @@ class _Attempt:
     def _effect(self, content: bytes | None) -> plugins.Call:
         if content is None:
             # No run is open: the recorder only wants to say so, and the body is left alone.
-            return plugins.Call("llm_call", f"{self.request.method} {self.request.url.path}", None)
+            call, request = self.call, self.request
+            return plugins.Call(call.kind, f"{request.method} {request.url.path}", None, call.mode_of(request))
         return self.call.describe(self.request, content, stream=self.stream)
 
     @contextmanager
@@ -170,11 +198,23 @@ class _Attempt:
             return self._served_whole(exchange, body)
         replay = mixed(kind, base)(call, self.library, exchange, chunks_of(exchange, body), self.request)
         call.stream = replay
-        return self.library.respond(exchange, self.request, self.client, replay)
+        return self._respond(exchange, replay)
+
+    def _respond(self, exchange: Exchange, stream: Any) -> Any:
+        request = led_to(self.library, exchange, self.request)
+        response = self.library.respond(exchange, request, self.client, stream)
+        restore(self.library, exchange, request, self.client, response)
+        return self._answering(response, exchange)
+
+    def _answering(self, response: Any, exchange: Exchange) -> Any:
+        """Let a response of a bare send know its step; the exceptions of an announced call are its scope's."""
+        if self.call.net and response.is_error and self.call.to_blame(_SOME, exchange) is not None:
+            response.extensions[_TICKET] = self.call.ticket
+        return response
 
     def _served_whole(self, exchange: Exchange, body: bytes) -> Any:
         end_of(self.call, self.library, exchange, self.request)
-        response = self.library.respond(exchange, self.request, self.client, self.library.module.ByteStream(body))
+        response = self._respond(exchange, self.library.module.ByteStream(body))
         response.read()
         if self.call.net and self.call.ticket is not None:
             self.call.ticket.replayed()
@@ -183,7 +223,7 @@ class _Attempt:
     def _failure(self, error: dict[str, str]) -> BaseException:
         rebuilt = self.library.fail(error, self.request)
         if self.call.net and self.call.ticket is not None:
-            self.call.ticket.replayed(rebuilt)
+            self.call.ticket.replayed(self.call.to_blame(rebuilt, {"error": error}))
         if isinstance(rebuilt, StepFailed) or error.get("before") == "send":
             return rebuilt if self.call.net else Refused(rebuilt)
         return rebuilt
@@ -203,16 +243,19 @@ class _Attempt:
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
             if self.call.net:
-                self._ticket.finish("failed", self.call.detail(error), error=error, waited=self.call.waited)
+                self._ticket.finish(
+                    "failed", self.call.detail(error), error=self.call.to_blame(error), waited=self.call.waited
+                )
             raise
         finally:
             CURRENT.reset(token)
         if self.stream and response.is_success:
             return self._tee(response, began, SyncTee, self.library.sync_stream)
-        self.call.add(whole(response), self.name, time.perf_counter() - began)
+        exchange = note(whole(response), response)
+        self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
             self._ticket.finish(self._outcome(response), self.call.detail(), waited=self.call.waited)
-        return response
+        return self._answering(response, exchange)
 
     async def live_async(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The same for a task."""
@@ -228,7 +271,8 @@ class _Attempt:
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
             if self.call.net:
-                await self._ticket.finish_async("failed", self.call.detail(error), error=error, waited=self.call.waited)
+                blamed, waited = self.call.to_blame(error), self.call.waited
+                await self._ticket.finish_async("failed", self.call.detail(error), error=blamed, waited=waited)
             raise
         except asyncio.CancelledError:
             self._ticket.cancelled()
@@ -237,10 +281,11 @@ class _Attempt:
             CURRENT.reset(token)
         if self.stream and response.is_success:
             return self._tee(response, began, AsyncTee, self.library.async_stream)
-        self.call.add(whole(response), self.name, time.perf_counter() - began)
+        exchange = note(whole(response), response)
+        self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
             await self._ticket.finish_async(self._outcome(response), self.call.detail(), waited=self.call.waited)
-        return response
+        return self._answering(response, exchange)
 
     @property
     def _ticket(self) -> plugins.Ticket:
@@ -259,7 +304,7 @@ class _Attempt:
 
     def _tee(self, response: Any, began: float, kind: type, base: type) -> Any:
         record = StreamRecord(
-            self.call, head(response, decoded=False), self.name, time.perf_counter() - began, response
+            self.call, note(head(response, decoded=False), response), self.name, time.perf_counter() - began, response
         )
         response.stream = mixed(kind, base)(response.stream, record)
         self.call.stream = record

@@ -56,7 +56,7 @@ def _submitted_request(call: Call, redactor: Redactor) -> Any:
 
 
 def _comparable(request: dict[str, Any], body: bytes | None) -> dict[str, Any]:
-    tree = {name: request[name] for name in ("method", "path", "query") if request.get(name)}
+    tree = {name: request[name] for name in ("method", "host", "path", "query", "headers") if request.get(name)}
     if body is not None:
         tree.update(_fields(body))
     return tree

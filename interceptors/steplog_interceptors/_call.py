@@ -42,6 +42,11 @@ class LogicalCall:
         stream: the body that is still to be read, live or replayed, or None.
         closed: the frame that opened it is gone.
         deferred: an error about missing credentials, held back until it is known whether they are needed.
+        deferred_sends: the SDK takes that error for a failure to send, and may try again.
+        put_off: hooks of the SDK that fetch credentials and have not run yet.
+        tokens: what the tokens are whose place the SDK was given a placeholder for.
+        authenticating: such a hook is running now.
+        asked_inside: whether such a hook has asked for steps of its own.
         waited: seconds spent waiting on the provider.
         raw: the caller asked for the response instead of the parsed object.
         exchanges: those that have ended.
@@ -59,6 +64,11 @@ class LogicalCall:
         self.closed = False
         self.stream: Any = None
         self.deferred: Exception | None = None
+        self.deferred_sends = False
+        self.put_off: list[Any] = []
+        self.tokens: dict[str, str] = {}
+        self.authenticating = False
+        self.asked_inside = False
         self.waited = 0.0
         self.raw = False
         self.exchanges: list[Exchange] = []
@@ -187,6 +197,8 @@ class LogicalCall:
     def detail(self, error: BaseException | None = None) -> dict[str, Any]:
         """What to record about the outcome."""
         detail: dict[str, Any] = {"exchanges": self.exchanges}
+        if self.asked_inside:
+            detail["credentials"] = "steps"
         last = self.exchanges[-1] if self.exchanges else {}
         with plugins.guard("reading model and usage from a provider's answer"):
             detail.update(derive(last))

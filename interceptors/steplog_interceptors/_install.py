@@ -9,7 +9,7 @@ from typing import Final
 
 from steplog import plugins
 from steplog.plugins import Patches
-from steplog_interceptors import _codecs, _scope, _wire
+from steplog_interceptors import _codecs, _credentials, _scope, _wire
 from steplog_interceptors._sdk import Sdk
 
 Hooks = dict[str, Callable[[ModuleType], None]]
@@ -54,7 +54,8 @@ class SdkInterceptor:
     def install(self) -> None:
         """Patch the SDK and the HTTP libraries, now or when they are imported. Idempotent."""
         SHARED.acquire(self.name)
-        self._patches.install(_scope.hooks(self._patches, self._sdk) | {self.name: self._check_version})
+        hooks = _scope.hooks(self._patches, self._sdk) | {self.name: self._check_version}
+        self._patches.install(_both(hooks, _credentials.hooks(self._patches, self.name)))
 
     def uninstall(self) -> None:
         """Take back what is still ours. Idempotent."""

@@ -21,6 +21,7 @@ from steplog import plugins
 from steplog.errors import StepFailed, SteplogError
 from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
+from steplog_interceptors._credentials import authenticate, authenticate_async, wanted
 from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
 from steplog_interceptors._http import HttpCall
 from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
@@ -72,6 +73,7 @@ def _sync(library: Library) -> Wrapper:
             elif not call.passing:
                 attempt.named(request.read())
             if call.passing:
+                attempt.make_ready()
                 return original(self, request, *args, **kwargs)
             if call.replaying:
                 return attempt.serve(SyncReplay, library.sync_stream)
@@ -94,6 +96,7 @@ def _async(library: Library) -> Wrapper:
             elif not call.passing:
                 attempt.named(await request.aread())
             if call.passing:
+                await attempt.make_ready_async()
                 return await original(self, request, *args, **kwargs)
             if call.replaying:
                 return attempt.serve(AsyncReplay, library.async_stream)
@@ -153,6 +156,8 @@ class _Attempt:
             contextvars.copy_context().run(record.settle)
         with self._refusals():
             effect = self._effect(self.request.read() if plugins.active() else None)
+            if wanted(self.call, effect):
+                authenticate(self.call, self.request)
             self.call.bind(plugins.begin(effect))
 
     async def begin_async(self) -> None:
@@ -163,6 +168,8 @@ class _Attempt:
             await asyncio.to_thread(record.settle)
         with self._refusals():
             effect = self._effect(await self.request.aread() if plugins.active() else None)
+            if wanted(self.call, effect):
+                await authenticate_async(self.call, self.request)
             self.call.bind(await plugins.begin_async(effect))
 
     def _effect(self, content: bytes | None) -> plugins.Call:
@@ -232,7 +239,7 @@ class _Attempt:
 
     def live(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Send, and record what comes back."""
-        self._refuse_without_credentials()
+        self.make_ready()
         began = time.perf_counter()
         token = CURRENT.set(PASSING)
         try:
@@ -261,7 +268,7 @@ class _Attempt:
         """The same for a task."""
         import asyncio  # a program without tasks does not pay for it
 
-        self._refuse_without_credentials()
+        await self.make_ready_async()
         began = time.perf_counter()
         token = CURRENT.set(PASSING)
         try:
@@ -293,8 +300,22 @@ class _Attempt:
         assert ticket is not None
         return ticket
 
+    def make_ready(self) -> None:
+        """Fetch the credentials that were put off; raises (as `Refused`) what that raises."""
+        authenticate(self.call, self.request)
+        self._refuse_without_credentials()
+
+    async def make_ready_async(self) -> None:
+        """The same for a task."""
+        await authenticate_async(self.call, self.request)
+        self._refuse_without_credentials()
+
     def _refuse_without_credentials(self) -> None:
         error = self.call.deferred
+        if error is not None and self.call.deferred_sends:
+            self.call.deferred = None
+            self._failed(error, 0.0)
+            raise error
         if error is not None:
             self.call.add({"error": failure(error) | {"before": "send"}}, self.name, 0.0)
             raise Refused(error)

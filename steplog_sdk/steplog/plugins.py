@@ -34,7 +34,7 @@ from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
-from steplog._runtime.record import begin, begin_async, record, record_async
+from steplog._runtime.record import asked, begin, begin_async, foresee, record, record_async
 from steplog._runtime.settings import Settings
 from steplog._runtime.ticket import Call, Recorded, Ticket
 from steplog._runtime.wrappers import recording, recording_items
@@ -50,9 +50,11 @@ __all__ = [
     "Ticket",
     "Wrapper",
     "active",
+    "asked",
     "begin",
     "begin_async",
     "collecting",
+    "foresee",
     "guard",
     "log",
     "record",

@@ -40,6 +40,7 @@ class Dispatch:
         self._seen: set[str] = set()
         self._owed = owed_by(journal.state)
         self._occurrences = Occurrences(journal.state)
+        self._recorded: dict[tuple[str, str, str, str], list[StepState]] | None = None
         self._names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
         self._receivers: dict[tuple[str, str, str], Any] = {}
@@ -98,6 +99,23 @@ class Dispatch:
                 f"what distinguishes them as an argument, or make them frozen dataclasses. (Said once.)"
             )
             PROCESS.warn_once(f"receivers {name}", message)
+
+    def foresee(self, call: Call, place: Frame, hashed: str) -> dict[str, Any] | None:
+        """What the log holds of the outcome that a call would get if it were submitted now; None where it holds none.
+
+        A hint that changes nothing: another branch may be given that outcome before the call is submitted.
+        """
+        with self._lock:
+            if self._recorded is None:
+                self._recorded = {}
+                for step in self._journal.state.steps.values():
+                    key = (step.scope, step.kind, step.target, step.started.get("args_hash", ""))
+                    self._recorded.setdefault(key, []).append(step)
+            for step in self._recorded.get((place.scope, call.kind, call.target, hashed), ()):
+                ended = step.status in FINISHED and step.id not in self._journal.state.retry
+                if step.id not in self._seen and (ended or step.given_up is not None):
+                    return step.finished or {}
+        return None
 
     def decide(self, effect: Effect, on_drift: str | None = None) -> Decision:
         """Decide on an effect that has been counted."""

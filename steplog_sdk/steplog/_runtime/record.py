@@ -9,11 +9,11 @@ a crash would, and what cannot be recorded halts the run instead of being lost.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from steplog._kernel.identity import check_mode
-from steplog._runtime.context import current_task, inside
-from steplog._runtime.door import place_of
+from steplog._kernel.identity import args_hash, check_mode
+from steplog._runtime.context import current_task, frame, inside
+from steplog._runtime.door import active, place_of
 from steplog._runtime.drive import Steps, run, run_async
 from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems, take_dropped
 from steplog._runtime.outcome import done, failure, returned
@@ -47,6 +47,22 @@ async def begin_async(call: Call) -> Ticket | None:
     _check(call)
     place = place_of(call.kind, call.target, call.mode)
     return None if place is None else await run_async(place.recorder.begin(call, place))
+
+
+def foresee(call: Call) -> dict[str, Any] | None:
+    """What the log holds of the outcome that a call would get if it were submitted here now; None where it would run.
+
+    For preparations that a recorded call does not need, such as fetching a token. It is a hint that commits to nothing:
+    with identical calls in several branches the answer may be another one when the call is submitted.
+    """
+    place = frame() if active() else None
+    return None if place is None else place.recorder.dispatch.foresee(call, place, args_hash(call.args))
+
+
+def asked() -> int:
+    """How many steps the program has asked for so far in the run that is open here; 0 where none is."""
+    place = frame()
+    return 0 if place is None else place.recorder.dispatch.asked
 
 
 def _check(call: Call) -> None:

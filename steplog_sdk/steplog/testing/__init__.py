@@ -31,4 +31,9 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - derived, so that the table stays the
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.endswith("Contract"):
+        import pytest
+
+        # Without this, a failing `assert` of a contract would not say what it has compared.
+        pytest.register_assert_rewrite(_HOMES[name])
     return getattr(import_module(_HOMES[name]), name)

@@ -59,7 +59,8 @@ class Reply:
         status: HTTP status.
         headers: sent as they are; length and framing are added.
         body: the bytes.
-        streamed: send chunked, one chunk for each server-sent event, instead of whole with a length.
+        streamed: send chunked, one chunk for each server-sent event (or line, of plain text), instead of whole with a
+            length.
     """
 
     status: int = 200
@@ -80,9 +81,18 @@ class Reply:
             events = "".join(f"data: {e if isinstance(e, str) else encode(e).decode()}\n\n" for e in events)
         return cls(200, {"content-type": "text/event-stream; charset=utf-8"}, events.encode(), streamed=True)
 
+    @classmethod
+    def lines(cls, *lines: str) -> Reply:
+        """Answer lines of text, such as JSON trees, one chunk for each."""
+        body = "".join(f"{line}\n" for line in lines)
+        return cls(200, {"content-type": "text/plain; charset=utf-8"}, body.encode(), streamed=True)
+
     def parts(self) -> list[bytes]:
         """The body in the pieces in which a streamed reply sends it."""
-        return _EVENT.findall(self.body) if self.streamed else [self.body]
+        if not self.streamed:
+            return [self.body]
+        is_lines = self.headers.get("content-type", "").startswith("text/plain")
+        return self.body.splitlines(keepends=True) if is_lines else _EVENT.findall(self.body)
 
 
 @dataclass(frozen=True, slots=True)

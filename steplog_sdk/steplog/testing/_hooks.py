@@ -22,6 +22,7 @@ class Hooks:
         sdk: the package that it patches, which `install` must not import.
         packages: all packages in which it may replace functions; the SDK by default.
         colours: `sync`, `async` or both, as the SDK has clients.
+        patience: seconds after which an item that does not come counts as held back.
         key: a credential for the client. It must not look like one: what redaction takes out by itself would prove
             nothing about the interceptor.
     """
@@ -30,6 +31,7 @@ class Hooks:
     sdk: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     colours: ClassVar[tuple[str, ...]] = ("sync", "async")
+    patience: ClassVar[float] = 30.0
     key: ClassVar[str] = "the contract's own words"
 
     # hooks -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -65,12 +66,22 @@ class InterceptorContract(Hooks):
     def test_calls_that_ask_for_different_things_are_different_steps(
         self, home: Path, provider: LocalProvider, asynchronous: bool
     ) -> None:
+        async def use(client: Any, *texts: str) -> Any:
+            return [self.facts(await settled(self.call(client, text))) for text in texts]
+
+        live = self.perform(lambda client: use(client, "one", "two"), provider.url, asynchronous=asynchronous)
+        assert live[0] != live[1]
+        assert len({event["step"] for event in _rig.log_of(home)}) == len(provider.hits) == 2
+        # In another order: an answer belongs to its request, not to its place.
+        recorded = self.again(lambda client: use(client, "two", "one"), provider, asynchronous=asynchronous)
+        assert recorded == [live[1], live[0]]
+
+    def test_equal_calls_are_told_apart_by_their_number(self, provider: LocalProvider, asynchronous: bool) -> None:
         async def use(client: Any) -> Any:
-            return [self.facts(await settled(self.call(client, text))) for text in ("one", "two", "one")]
+            return [self.facts(await settled(self.call(client, "one"))) for _ in range(3)]
 
         live = self.perform(use, provider.url, asynchronous=asynchronous)
-        assert live[0] != live[1]
-        assert len({event["step"] for event in _rig.log_of(home)}) == len(provider.hits) == 3
+        assert len(provider.hits) == 3
         assert self.again(use, provider, asynchronous=asynchronous) == live
 
     def test_a_failure_is_raised_as_it_was(self, home: Path, provider: LocalProvider, asynchronous: bool) -> None:
@@ -326,7 +337,12 @@ class InterceptorContract(Hooks):
 
         async def use(client: Any) -> Any:
             stream = _rig.iterator(await settled(self.stream(client, "one")))
-            first = await following(stream)  # would wait for ever if the stream were read ahead
+            given_up = threading.Timer(self.patience, provider.release)
+            given_up.daemon = True
+            given_up.start()
+            first = await following(stream)
+            assert given_up.is_alive(), "the first item was held back until the next one came"
+            given_up.cancel()
             provider.release()
             return [first, *await read(stream)]
 

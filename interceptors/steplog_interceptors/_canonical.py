@@ -74,14 +74,14 @@ def read_wire(request: Any, content: bytes) -> Wire:
     url = request.url
     # Parsing a query costs more than all the rest, and hardly any request has one.
     items = url.params.multi_items() if url.query else ()
-    pairs = sorted((key, value) for key, value in items if not _is_secret_query(key))
+    pairs = sorted((key, value) for key, value in items if not is_secret_query(key))
     content_type = request.headers.get("content-type", "")
     return Wire(request.method.upper(), url.path, tuple(pairs), content_type, content)
 
 
 def without_credentials(url: Any) -> str:
     """A URL of either HTTP library as text, without user, password and the query's credentials."""
-    pairs = [(key, value) for key, value in url.params.multi_items() if not _is_secret_query(key)]
+    pairs = [(key, value) for key, value in url.params.multi_items() if not is_secret_query(key)]
     # `params=` replaces the query; an empty one has to be taken away by its own name.
     bare = url.copy_with(username="", password="")
     return str(bare.copy_with(params=pairs) if pairs else bare.copy_with(query=None))
@@ -91,7 +91,7 @@ def query_without_credentials(url: str) -> str:
     """A URL as text, without its query's credentials; everything else stays as it is written."""
     bare, _, rest = url.partition("?")
     query, mark, fragment = rest.partition("#")
-    kept = [pair for pair in query.split("&") if not _is_secret_query(pair.partition("=")[0])]
+    kept = [pair for pair in query.split("&") if not is_secret_query(pair.partition("=")[0])]
     return bare + ("?" + "&".join(kept) if kept else "") + mark + fragment
 
 
@@ -100,7 +100,8 @@ _DEPTH: Final = 80
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def _is_secret_query(name: str) -> bool:
+def is_secret_query(name: str) -> bool:
+    """Whether a query parameter holds a credential."""
     lowered = name.lower()
     return lowered in _SECRET_QUERY or lowered.startswith(("x-amz-", "x-goog-"))
 

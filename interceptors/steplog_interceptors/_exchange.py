@@ -16,7 +16,6 @@ digest.
 
 from __future__ import annotations
 
-import builtins
 import functools
 import sys
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
 
+from steplog import plugins
 from steplog.errors import StepFailed
 from steplog.plugins import Body
 from steplog_interceptors._canonical import query_without_credentials
@@ -82,13 +82,11 @@ class Library:
 
     def fail(self, error: dict[str, Any], request: Any) -> Exception:
         """Rebuild a recorded exception: the same class of this client's own library, or a builtin."""
-        cls = self._exception(error["module"], error["class"])
-        if cls is None:
-            message = (
-                f"The recorded call failed with {error['module']}.{error['class']}: {error['message']}\n"
-                f"That class is not loaded in this program, so this error stands for it."
-            )
-            return StepFailed(message, type_name=f"{error['module']}:{error['class']}")
+        # A log can be replayed over the other library than it was written with.
+        is_theirs = error["module"].partition(".")[0] in _LIBRARIES
+        cls: Any = getattr(self.module, error["class"], None) if is_theirs else None
+        if not _is_exception(cls):
+            return revived(error)
         rebuilt: Exception
         if issubclass(cls, self.module.HTTPStatusError):
             # An event hook of the client raised it.
@@ -102,16 +100,28 @@ class Library:
             rebuilt = cls(error["message"])
         return rebuilt
 
-    def _exception(self, module: str, name: str) -> Any:
-        # Only what the program has already imported: a log must not be able to name a module to load.
-        top = module.partition(".")[0]
-        if top in _LIBRARIES:
-            found = getattr(self.module, name, None)
-        elif top == "builtins":
-            found = getattr(builtins, name, None)
-        else:
-            found = getattr(sys.modules.get(module), name, None)
-        return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+def revived(error: dict[str, Any]) -> Exception:
+    """A recorded exception of a class that takes its message and nothing else, or `StepFailed` in its place."""
+    module, name, message = error["module"], error["class"], error["message"]
+    # Only what the program has already imported: a log must not be able to name a module to load.
+    cls: Any = getattr(sys.modules.get(module), name, None)
+    if _is_exception(cls):
+        try:
+            rebuilt: Exception = cls(message)
+            if str(rebuilt) == message:
+                return rebuilt
+        except Exception as refused:  # noqa: BLE001 - whatever a class of the program does with a text alone
+            plugins.log.debug("%s.%s cannot be built from its message: %r", module, name, refused)
+    why = "cannot be built from its message" if _is_exception(cls) else "is not loaded in this program"
+    message = (
+        f"The recorded call failed with {module}.{name}: {message}\nThat class {why}, so this error stands for it."
+    )
+    return StepFailed(message, type_name=f"{module}:{name}")
+
+
+def _is_exception(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Exception)
 
 
 def failure(error: BaseException) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from steplog import plugins
 from steplog.plugins import Patches
-from steplog_interceptors import _codecs, _credentials, _scope, _wire
+from steplog_interceptors import _codecs, _credentials, _scope, _websocket, _wire
 from steplog_interceptors._sdk import Sdk
 
 Hooks = dict[str, Callable[[ModuleType], None]]
@@ -55,7 +55,8 @@ class SdkInterceptor:
         """Patch the SDK and the HTTP libraries, now or when they are imported. Idempotent."""
         SHARED.acquire(self.name)
         hooks = _scope.hooks(self._patches, self._sdk) | {self.name: self._check_version}
-        self._patches.install(_both(hooks, _credentials.hooks(self._patches, self.name)))
+        hooks = _both(hooks, _credentials.hooks(self._patches, self.name))
+        self._patches.install(_both(hooks, _websocket.hooks(self._patches, self.name)))
 
     def uninstall(self) -> None:
         """Take back what is still ours. Idempotent."""

@@ -70,7 +70,12 @@ def target(wire: Wire, canonical: Canonical) -> str:
     named = _MODEL_IN_PATH.search(wire.path)
     if named is not None and wire.method == "POST":
         return named.group(1)
-    return f"{wire.method} {_ID.sub('{id}', wire.path)}"
+    return f"{wire.method} {without_ids(wire.path)}"
+
+
+def without_ids(path: str) -> str:
+    """A path with `{id}` in the place of what names one object."""
+    return _ID.sub("{id}", path)
 
 
 def _multipart_model(canonical: Canonical) -> Any:

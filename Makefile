@@ -7,7 +7,7 @@ READY := .venv/ready
 BIN_HTTPX := .venv-httpx/bin
 READY_HTTPX := .venv-httpx/ready
 
-.PHONY: help demo test test-httpx lint bench clean
+.PHONY: help demo test test-httpx test-frameworks lint bench clean
 
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'

@@ -13,6 +13,7 @@ help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
 	@echo 'make test    every check that a change has to pass'
 	@echo 'make test-httpx   the interceptors on the last SDKs that speak httpx; part of make test'
+	@echo 'make test-frameworks   agents of every supported framework, killed everywhere; writes docs/frameworks.md'
 	@echo 'make lint    the checks that run no test'
 	@echo 'make bench   the figures'
 	@echo 'make clean   remove what these targets made'
@@ -21,10 +22,14 @@ demo: $(READY)
 	$(BIN)/python examples/demo/main.py
 
 test: lint test-httpx
+	$(BIN)/python -m tests.frameworks.build light
 	$(BIN)/python -m pytest -n 2
 
 test-httpx: $(READY_HTTPX)
 	$(BIN_HTTPX)/python -m pytest -n 2 tests/interceptors
+
+test-frameworks: $(READY)
+	$(BIN)/python -m tests.frameworks.run
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -36,7 +41,7 @@ bench: $(READY)
 	$(BIN)/python bench/run.py
 
 clean:
-	rm -rf .venv .venv-httpx build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-httpx .venv-frameworks build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are written last, so an interrupted installation is done again.

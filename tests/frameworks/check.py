@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from steplog._kernel.fold import RunState, fold
+from steplog._runtime.resolve import resolve
 from steplog.errors import UnknownRun
 from steplog.stores.files import FileStore
 from tests.frameworks.launch import HANGS_AFTER_SECONDS, NEEDS_DECISION, RUN
@@ -33,6 +34,7 @@ from tests.support.recorded import ROOT
 
 TOOLS: Final = {"lookup_order": 1, "refund": 1}
 PAYMENT: Final = f"refund {ORDER} {CENTS}"
+PAID: Final = f"refunded {CENTS} cents for {ORDER}"  # what the tool returns
 # Nothing listens there: port 1 is a service that no machine runs, and needs a privilege to open.
 NOBODY: Final = "http://127.0.0.1:1"
 
@@ -150,7 +152,8 @@ class Case:
             if ended.outcome:
                 self.require(ended.outcome["stopped"] == "indeterminate", ended.outcome["message"])
                 paid = PAYMENT in self.effects()
-                self.settle(ended.outcome["step"], *(["--done", _result()] if paid else ["--retry"]))
+                store, step = FileStore(self.folder / "home"), ended.outcome["step"]
+                resolve(store, RUN, step, how="done" if paid else "retry", result=PAID, by="test")
         raise Failed(f"{self.name}: no answer after {self.kills} kills and 6 quiet starts")
 
     def settle(self, step: str, *how: str) -> None:
@@ -216,13 +219,9 @@ def _wire(case: str, request: dict[str, Any]) -> str:
     return f"{sent}, streamed" if request["stream"] else sent
 
 
-def _result() -> str:
-    return json.dumps(f"refunded {CENTS} cents for {ORDER}")
-
-
 def record_and_replay(case: Case, *, fresh: bool = True) -> int:
     """Checks `record` and `replay`; returns how many events the run took."""
-    case.check(case.start(fresh=fresh))
+    case.check(case.start())
     hits, effects = case.hits(), case.effects()
     case.require(sum(hits.values()) == case.way.calls, f"{sum(hits.values())} requests reached the provider")
     events = case.state().seq + 1
@@ -246,6 +245,6 @@ def killed_inside(case: Case, *, fresh: bool = True) -> float:
     case.require(ended.outcome.get("stopped") == "indeterminate", f"does not halt: {ended.outcome}")
     case.require(ended.status == NEEDS_DECISION, f"exit status {ended.status}")
     case.require(case.hits() == asked, "the model was told of the halt")
-    case.settle(ended.outcome["step"], "--done", _result())
-    case.check(case.start(fresh=fresh))
+    case.settle(ended.outcome["step"], "--done", json.dumps(PAID))
+    case.check(case.start())
     return ended.seconds

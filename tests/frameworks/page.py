@@ -36,8 +36,8 @@ def text(results: dict[str, Any]) -> str:
     head = "| framework | run as | requests | replay | kills | halt |\n|---|---|---|---|---|---|\n"
     order = "\n\n## How a tool is decorated\n\n| framework | order | the other way round |\n|---|---|---|\n"
     parts = [
-        HEAD,
-        f"## Results\n\nPython {results['python']}.\n\n",
+        HEAD.read_text(),
+        f"\n## Results\n\nPython {results['python']}.\n\n",
         head,
         "\n".join(rows),
         order,

@@ -124,18 +124,27 @@ _TELEMETRY_PATHS: Final = re.compile(
 
 
 def must_pass(request: Any, pattern: str) -> bool:
-    """Whether a request to a listed host is credential or telemetry traffic, which is not a step.
+    """Whether a request to a listed host is credential or telemetry traffic or that of an MCP session: not a step.
 
     Args:
         request: of either HTTP library.
         pattern: the glob that the host matched; telemetry goes by its host only where that was not named as such.
     """
     host, path = request.url.host, request.url.path
+    if "mcp-protocol-version" in request.headers or "mcp-session-id" in request.headers or _is_rpc(request):
+        # The transport of an MCP session, whose calls are steps already; the rest of it belongs to the connection.
+        return True
     if _CREDENTIAL_HOSTS.search(host) or _CREDENTIAL_PATHS.search(path) or _TELEMETRY_PATHS.search(path):
         return True
     if "*" in pattern and _TELEMETRY_HOSTS.search(host):
         return True
     return _GRANT.search(getattr(request, "_content", b"")[:4096]) is not None
+
+
+def _is_rpc(request: Any) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "") and b'"jsonrpc"' in getattr(
+        request, "_content", b""
+    )
 
 
 def pattern_for(url: Any, patterns: tuple[str, ...]) -> str | None:

@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
-from steplog._kernel.redact import redact_request
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
@@ -61,7 +60,6 @@ __all__ = [
     "record_async",
     "recording",
     "recording_items",
-    "redact_request",
     "register_codec",
     "settings",
 ]

@@ -54,7 +54,7 @@ def test_the_example_of_the_readme_runs_and_a_second_run_only_reads_the_log(tmp_
 
 
 def test_the_commands_of_the_readme_exist():
-    named = set(re.findall(r"steplog (\w+) (?:last|agent\.py|refund-)|steplog (ls)", README))
+    named = set(re.findall(r"steplog (\w+) (?:last|agent\.py|refund-)|steplog (ls|doctor)\b", README))
 
     assert {name for pair in named for name in pair if name} == set(cli.commands)
 

@@ -217,6 +217,9 @@ def test_a_method_that_is_missing_or_only_inherited_is_no_silent_failure():
     class Base:
         def ask(self) -> None: ...
 
+        @staticmethod
+        def look() -> None: ...
+
     class Client(Base): ...
 
     def wrapper(original: Any, patch: Any) -> Any:
@@ -227,4 +230,6 @@ def test_a_method_that_is_missing_or_only_inherited_is_no_silent_failure():
         patches.apply(Client, "send", wrapper)
     with pytest.raises(AttributeError, match=r"Client inherits ask from .*Base; patch it there"):
         patches.apply(Client, "ask", wrapper)
+    with pytest.raises(AttributeError, match=r"Base.look is no plain method but a staticmethod"):
+        patches.apply(Base, "look", wrapper)
     assert list(patches) == []

@@ -15,10 +15,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
-
-from steplog._kernel.refusal import DEPTH, too_deep
-from steplog.errors import EncodeError
+from typing import Final, NamedTuple
 
 MIN_SECRET: Final = 8
 """Characters below which a given secret is ignored: `true` or `dev` would take ordinary words out of every log."""
@@ -205,63 +202,3 @@ def _spellings(secret: str) -> set[bytes]:
         }
     spellings |= {spelling.replace("/", "\\/") for spelling in spellings}
     return {spelling.encode("utf-8", "surrogatepass") for spelling in spellings}
-
-
-_CREDENTIALS: Final = frozenset(
-    (
-        "authorization",
-        "authorization_token",
-        "api_key",
-        "x-api-key",
-        "client_secret",
-        "password",
-        "access_token",
-        "refresh_token",
-    )
-)
-_SERVERS: Final = frozenset(("tools", "mcp_servers"))
-
-
-def redact_request(tree: Any) -> Any:
-    """Return a request body without the credentials that its own fields hold; the same object where there are none.
-
-    Replaced are str values under the names of credentials (`authorization`, `api_key`, `password`, ...; in any case),
-    and every value under `headers` in the entries of `tools` and `mcp_servers`, which are sent to MCP servers.
-
-    Raises:
-        EncodeError: the body nests deeper than 100 levels.
-    """
-    return _request(tree, 0, server=False)
-
-
-def _request(tree: Any, depth: int, *, server: bool) -> Any:
-    if not isinstance(tree, (dict, list)):
-        return tree
-    if depth >= DEPTH:
-        raise EncodeError(f"The request body {too_deep(tree).problem}", path="body", type_name=type(tree).__name__)
-    if isinstance(tree, list):
-        items = [_request(item, depth + 1, server=server) for item in tree]
-        return items if any(new is not old for new, old in zip(items, tree, strict=True)) else tree
-    changed = {}
-    for key, item in tree.items():
-        new = _field(key, item, depth, server=server)
-        if new is not item:
-            changed[key] = new
-    return {**tree, **changed} if changed else tree
-
-
-def _field(key: str, item: Any, depth: int, *, server: bool) -> Any:
-    name = key.lower()
-    if name in _CREDENTIALS and isinstance(item, str):
-        return _hidden(item, name)
-    if server and name == "headers" and item is not None:
-        if not isinstance(item, dict):
-            return _hidden(item, "header")
-        hidden = {header: _hidden(value, "header") for header, value in item.items()}
-        return item if hidden == item else hidden
-    return _request(item, depth + 1, server=isinstance(item, list) and name in _SERVERS)
-
-
-def _hidden(value: Any, kind: str) -> Any:
-    marker = f"[redacted:{kind}]"
-    return value if value in ("", marker) else marker

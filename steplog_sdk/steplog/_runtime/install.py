@@ -24,6 +24,7 @@ HTTP: Final = "http"
 
 _lock = threading.Lock()
 _interceptors: dict[str, Any] = {}
+_broken: dict[str, str] = {}
 
 
 def install(
@@ -78,12 +79,11 @@ def install(
             ignore=ignore,
             before=PROCESS.settings,
         )
-        found = _find(interceptors, chosen)
+        wanted, found = _find(interceptors, chosen)
         PROCESS.settings = chosen
         threads.install()
-        for name, interceptor in found.items():
-            interceptor.install()
-            _interceptors[name] = interceptor
+        for name, point in found.items():
+            _put_in(name, point, named=name in wanted)
 
 
 def uninstall() -> None:
@@ -91,16 +91,32 @@ def uninstall() -> None:
     from steplog._runtime import threads
 
     with _lock:
-        for interceptor in _interceptors.values():
-            interceptor.uninstall()
+        for name, interceptor in _interceptors.items():
+            try:
+                interceptor.uninstall()
+            except Exception:
+                # The others are to be taken out all the same.
+                log.exception("steplog: interceptor %s could not be taken out", name)
         _interceptors.clear()
+        _broken.clear()
         threads.uninstall()
         collector.unwatch()
         PROCESS.settings = None
         PROCESS.forget_warnings()
 
 
-def _find(named: Collection[str] | None, chosen: settings.Settings) -> dict[str, Any]:
+def installed() -> list[str]:
+    """Names of the interceptors that are in."""
+    return list(_interceptors)
+
+
+def broken() -> dict[str, str]:
+    """By name, what is wrong with interceptors that nobody named and that could not be put in."""
+    return dict(_broken)
+
+
+def _find(named: Collection[str] | None, chosen: settings.Settings) -> tuple[Collection[str], dict[str, Any]]:
+    """The names that somebody asked for, and the entry points of all that are to be put in."""
     # Imported here: reading the metadata of every distribution costs more than `import steplog` altogether.
     from importlib.metadata import entry_points
 
@@ -108,13 +124,7 @@ def _find(named: Collection[str] | None, chosen: settings.Settings) -> dict[str,
     wanted = [*(named or ()), *chosen.also, *([HTTP] if chosen.http else ())]
     _refuse_unknown("interceptor", wanted, available)
     _refuse_unknown("interceptor (in `ignore`)", chosen.ignore, available)
-    found = {name: available[name].load() for name in wanted}
-    if named is None:
-        for name in available.keys() - found.keys():
-            interceptor = _load(available[name])
-            if interceptor is not None and not getattr(interceptor, "opt_in", False):
-                found[name] = interceptor
-    return found
+    return wanted, available if named is None else {name: available[name] for name in wanted}
 
 
 def _refuse_unknown(what: str, wanted: Iterable[str], available: Mapping[str, Any]) -> None:
@@ -128,10 +138,26 @@ def _refuse_unknown(what: str, wanted: Iterable[str], available: Mapping[str, An
         raise InvalidArgument(message)
 
 
-def _load(point: Any) -> Any:
-    """An interceptor that nobody named: if a third party's is broken, the program must still start."""
+def _put_in(name: str, point: Any, *, named: bool) -> None:
+    """Load and install an interceptor. If one that nobody named is broken, the program must still start."""
     try:
-        return point.load()
-    except Exception:
-        log.exception("steplog: interceptor %s could not be loaded; its calls are not recorded", point.name)
-        return None
+        interceptor = _loaded(name, point)
+        if named or not getattr(interceptor, "opt_in", False):
+            interceptor.install()
+            _interceptors[name] = interceptor
+    except Exception as error:
+        if named:
+            raise
+        _broken[name] = f"{type(error).__name__}: {error}"
+        log.exception("steplog: interceptor %s could not be installed; its calls are not recorded", name)
+
+
+def _loaded(name: str, point: Any) -> Any:
+    interceptor = point.load()
+    if callable(getattr(interceptor, "install", None)) and callable(getattr(interceptor, "uninstall", None)):
+        return interceptor
+    message = (
+        f"the entry point {point.value} of the interceptor {name} is a {type(interceptor).__name__} without `install` "
+        f"and `uninstall`; it must name an object such as steplog.plugins.Interceptor describes."
+    )
+    raise InvalidArgument(message)

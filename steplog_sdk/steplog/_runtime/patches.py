@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import wrapt
 
@@ -61,13 +62,45 @@ class Patch:
         return f"<Patch {self.owner.__module__}.{self.owner.__qualname__}.{self.name} {'on' if self.on else 'off'}>"
 
 
+class Hooked(NamedTuple):
+    """What was done to a module.
+
+    Attributes:
+        module: its name.
+        patches: what was replaced when it was imported; empty before that.
+        fault: why not all of it could be replaced, or None.
+    """
+
+    module: str
+    patches: tuple[Patch, ...]
+    fault: str | None
+
+
+Hooks = dict[str, Callable[[ModuleType], None]]
+
+_every: Final[weakref.WeakSet[Patches]] = weakref.WeakSet()
+
+
+def hooked() -> list[Hooked]:
+    """What the interceptors that are installed wait for or have done, by module."""
+    found: dict[str, Hooked] = {}
+    for patches in list(_every):
+        for one in patches.hooked():
+            other = found.get(one.module, Hooked(one.module, (), None))
+            found[one.module] = Hooked(one.module, (*other.patches, *one.patches), other.fault or one.fault)
+    return [found[name] for name in sorted(found)]
+
+
 class Patches:
     """The patches of one interceptor, applied when the modules that they concern are imported."""
 
     def __init__(self) -> None:
+        _every.add(self)
+        self._by_module: dict[str, list[Patch]] = {}
+        self._faults: dict[str, str] = {}
         self._lock = threading.RLock()
         self._applied: list[Patch] = []
-        self._waiting: dict[str, Callable[[ModuleType], None]] = {}
+        self._waiting: Hooks = {}
         self._hooked: set[str] = set()
         self._installed = False
 
@@ -76,8 +109,11 @@ class Patches:
         """Whether `install` has been called more recently than `uninstall`."""
         return self._installed
 
-    def install(self, hooks: dict[str, Callable[[ModuleType], None]]) -> None:
-        """Run each hook with its module: now where the module is imported, else when it will be."""
+    def install(self, hooks: Hooks) -> None:
+        """Run each hook with its module: now where the module is imported, else when it will be. Idempotent.
+
+        A hook that raises is a warning, not an error: the program's `import` must go on.
+        """
         with self._lock:
             if self._installed:
                 return
@@ -91,7 +127,7 @@ class Patches:
 
         module = sys.modules.get(name)
         if module is not None and not _being_imported(module):
-            _run(self._waiting[name], module)
+            self._run(name, module)
         if name not in self._hooked:
             # A post-import hook cannot be taken back, so it is registered once and asks what is wanted when it runs.
             self._hooked.add(name)
@@ -99,15 +135,31 @@ class Patches:
 
     def _imported(self, name: str, module: ModuleType) -> None:
         with self._lock:
-            hook = self._waiting.get(name)
-            if hook is not None:
-                _run(hook, module)
+            if name in self._waiting:
+                self._run(name, module)
+
+    def _run(self, name: str, module: ModuleType) -> None:
+        before = len(self._applied)
+        try:
+            self._waiting[name](module)
+        except Exception as fault:
+            # Whatever it is, it must not break the program's `import`.
+            self._faults[name] = str(fault)
+            log.warning(
+                "steplog cannot record calls through the module %s (%s): %s. If the file is your own and only shares "
+                "the name, nothing is lost. If it is the library, this release of its interceptor does not know it: "
+                "update the interceptor (pip install -U steplog, for those that come with steplog).",
+                *(name, getattr(module, "__file__", None) or "no file", fault),
+                exc_info=not isinstance(fault, AttributeError),
+            )
+        self._by_module.setdefault(name, []).extend(self._applied[before:])
 
     def uninstall(self) -> None:
         """Take everything back, in reverse order."""
         with self._lock:
             self._installed = False
             self._waiting = {}
+            self._by_module, self._faults = {}, {}
             while self._applied:
                 self._applied.pop().undo()
 
@@ -115,13 +167,14 @@ class Patches:
         """Replace a method that the class defines itself; a method that is already ours stays as it is.
 
         Raises:
-            AttributeError: the class has no such method, or only inherits it. `install` turns that into a warning that
-                names the module; in silence, calls would go unrecorded after a release of the SDK that renamed it.
+            AttributeError: the class has no such method, only inherits it, or holds something else under that name.
+                `install` turns that into a warning that names the module; in silence, calls would go unrecorded after
+                a release of the SDK that renamed it.
         """
         with self._lock:
             current = owner.__dict__.get(name)
-            if current is None:
-                raise AttributeError(_absent(owner, name))
+            if not callable(current) or isinstance(current, (staticmethod, classmethod, type)):
+                raise AttributeError(_unfit(owner, name, current))  # noqa: TRY004  # to the SDK, it is a missing method
             if not _is_ours(current):
                 self._applied.append(Patch(owner, name, wrapper))
 
@@ -129,21 +182,17 @@ class Patches:
         """The patches in place, oldest first."""
         return iter(tuple(self._applied))
 
-
-def _run(hook: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Run a hook; one that does not find what it patches must not break the program's `import`."""
-    try:
-        hook(module)
-    except AttributeError as missing:
-        log.warning(
-            "steplog cannot record calls through the module %s (%s): %s. If the file is your own and only shares the "
-            "name, nothing is lost. If it is the library, this release of steplog does not know it yet: "
-            "pip install -U steplog",
-            *(module.__name__, getattr(module, "__file__", None) or "no file", missing),
-        )
+    def hooked(self) -> list[Hooked]:
+        """What it waits for or has done, by module."""
+        with self._lock:
+            return [
+                Hooked(name, tuple(self._by_module.get(name, ())), self._faults.get(name)) for name in self._waiting
+            ]
 
 
-def _absent(owner: type, name: str) -> str:
+def _unfit(owner: type, name: str, found: Any) -> str:
+    if found is not None:
+        return f"{owner.__qualname__}.{name} is no plain method but a {type(found).__name__}"
     holder = next((cls for cls in owner.__mro__ if name in vars(cls)), None)
     if holder is None:
         return f"{owner.__qualname__} has no method {name}"

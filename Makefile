@@ -4,15 +4,20 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 	$(shell $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(name))))
 BIN := .venv/bin
 READY := .venv/ready
-BIN_HTTPX := .venv-httpx/bin
-READY_HTTPX := .venv-httpx/ready
 
-.PHONY: help demo test test-httpx test-frameworks lint bench clean
+# The pairs of SDK releases that the interceptors are tested with besides the newest, which is `.venv` itself. Each is
+# named after its constraints/NAME.txt and lives in .venv-NAME.
+ROWS := oldest httpx httpx2
+# What a row runs; docs/sdk-versions.md says what `make test` takes of it.
+ROW_TESTS := tests/interceptors tests/matrix
+
+.PHONY: help demo test test-matrix test-frameworks lint bench clean
 
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
 	@echo 'make test    every check that a change has to pass'
-	@echo 'make test-httpx   the interceptors on the last SDKs that speak httpx; part of make test'
+	@echo 'make test-matrix   the interceptors on every pair of SDK releases that is supported'
+	@echo 'make test-row-NAME   on one pair: $(ROWS) newest'
 	@echo 'make test-frameworks   agents of every supported framework, killed everywhere; writes docs/frameworks.md'
 	@echo 'make lint    the checks that run no test'
 	@echo 'make bench   the figures'
@@ -21,12 +26,17 @@ help:
 demo: $(READY)
 	$(BIN)/python examples/demo/main.py
 
-test: lint test-httpx
+test: lint test-row-oldest
 	$(BIN)/python -m tests.frameworks.build light
 	$(BIN)/python -m pytest -n 2
 
-test-httpx: $(READY_HTTPX)
-	$(BIN_HTTPX)/python -m pytest -n 2 tests/interceptors
+test-matrix: $(ROWS:%=test-row-%) test-row-newest
+
+test-row-newest: $(READY)
+	$(BIN)/python -m pytest -n 2 $(ROW_TESTS)
+
+test-row-%: .venv-%/ready
+	.venv-$*/bin/python -m pytest -n 2 $(ROW_TESTS)
 
 test-frameworks: $(READY)
 	$(BIN)/python -m tests.frameworks.run
@@ -41,7 +51,7 @@ bench: $(READY)
 	$(BIN)/python bench/run.py
 
 clean:
-	rm -rf .venv .venv-httpx .venv-frameworks build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are written last, so an interrupted installation is done again.
@@ -51,10 +61,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-$(READY_HTTPX): pyproject.toml constraints-httpx.txt
+# Made by a pattern, so make would take the stamps for scraps and remove them.
+.PRECIOUS: .venv-%/ready
+.venv-%/ready: pyproject.toml constraints/%.txt
 	$(python-is-there)
-	$(PYTHON) -m venv .venv-httpx
-	$(BIN_HTTPX)/python -m pip install --quiet --disable-pip-version-check -c constraints-httpx.txt -e '.[test]'
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$*.txt -e '.[test]'
 	@touch $@
 
 define python-is-there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Final
 
 from steplog import plugins
 from steplog.plugins import Patches
-from steplog_interceptors import _codecs, _credentials, _scope, _websocket, _wire
+from steplog_interceptors import _codecs, _credentials, _raised, _scope, _websocket, _wire
 from steplog_interceptors._sdk import Sdk
 
 Hooks = dict[str, Callable[[ModuleType], None]]
@@ -54,9 +55,10 @@ class SdkInterceptor:
     def install(self) -> None:
         """Patch the SDK and the HTTP libraries, now or when they are imported. Idempotent."""
         SHARED.acquire(self.name)
-        hooks = _scope.hooks(self._patches, self._sdk) | {self.name: self._check_version}
-        hooks = _both(hooks, _credentials.hooks(self._patches, self.name))
-        self._patches.install(_both(hooks, _websocket.hooks(self._patches, self.name)))
+        hooks: Hooks = _scope.hooks(self._patches, self._sdk) | {self.name: self._check_version}
+        for part in (_credentials, _raised, _websocket):
+            hooks = _both(hooks, part.hooks(self._patches, self.name))
+        self._patches.install(hooks)
 
     def uninstall(self) -> None:
         """Take back what is still ours. Idempotent."""
@@ -65,19 +67,30 @@ class SdkInterceptor:
 
     def _check_version(self, module: ModuleType) -> None:
         version = str(getattr(module, "__version__", ""))
-        if _number(version) < self._sdk.minimum:
-            wanted = ".".join(map(str, self._sdk.minimum))
-            plugins.log.warning(
-                "steplog supports %s %s and newer; this is %s. Its calls are recorded as far as it resembles them; run "
-                "`pip install -U %s` for calls that are tested.",
-                *(self.name, wanted, version or "of an unknown version", self.name),
-            )
+        advice = unsupported(self._sdk, version)
+        if advice is not None:
+            plugins.log.warning("%s", advice)
 
 
-def _number(version: str) -> tuple[int, int]:
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    return (int(major) if major.isdecimal() else 0, int(minor) if minor.isdecimal() else 0)
+def unsupported(sdk: Sdk, version: str) -> str | None:
+    """What to tell about a version of an SDK that is outside the tested range, or None for one that is inside it."""
+    found = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    lowest = ".".join(map(str, sdk.minimum))
+    range_ = f"{sdk.name} {lowest}" + (" and newer" if sdk.newest is None else f" to {sdk.newest}.x")
+    this = f"this is {version or 'of an unknown version'}"
+    if found < sdk.minimum:
+        return (
+            f"steplog is tested with {range_}; {this}, which is older. Its calls are recorded as far as it resembles "
+            f"{lowest}. For calls that are tested: pip install -U '{sdk.name}>={lowest}'"
+        )
+    if sdk.newest is not None and found[0] > sdk.newest:
+        return (
+            f"steplog is tested with {range_}; {this}, which is newer than this release of steplog knows. Its calls "
+            f"are recorded as far as it resembles {sdk.newest}.x; steplog.install(strict=True) makes a call that would "
+            f"escape an error. For calls that are tested: pip install -U steplog, or pip install "
+            f"'{sdk.name}<{sdk.newest + 1}'"
+        )
+    return None
 
 
 def _both(one: Hooks, other: Hooks) -> Hooks:

@@ -27,17 +27,19 @@ class Sdk:
 
     Attributes:
         name: name of its package, as in `openai`.
-        minimum: lowest version that steplog supports.
+        minimum: lowest version that the tests run with.
         inference: matches the paths of POST requests that compute and change nothing, so they may be repeated.
         changes_state: for a request that `inference` matches: whether its body makes it change state after all.
         mark: a header that the SDK puts on every request of its own and on nothing else, and text that its value has.
+        newest: highest major version that the tests run with, or None where nobody keeps track.
     """
 
     name: str
-    minimum: tuple[int, int]
+    minimum: tuple[int, ...]
     inference: re.Pattern[str]
     changes_state: Callable[[Any], bool] = lambda _body: False
     mark: tuple[str, str] = ("x-stainless-lang", "")
+    newest: int | None = None
 
     @property
     def base_module(self) -> str:

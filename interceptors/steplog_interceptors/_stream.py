@@ -68,8 +68,13 @@ class StreamRecord:
 
     def note_raised(self) -> None:
         """The reader is closing: if it does so because of an error that the stream held, that error is this step's."""
-        if self.over and self._mark.failed:
+        if self.failed:
             blame(self._call)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the stream has ended with an error event."""
+        return self.over and self._mark.failed
 
     def leave_open(self) -> None:
         """The reader was interrupted: the step stays an orphan."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 from steplog import plugins
 from steplog.errors import StepFailed, SteplogError
 from steplog.plugins import Patch, Patches, Wrapper
+from steplog_interceptors import _raised
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
 from steplog_interceptors._credentials import authenticate, authenticate_async, wanted
 from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
@@ -205,7 +206,10 @@ class _Attempt:
             return self._served_whole(exchange, body)
         replay = mixed(kind, base)(call, self.library, exchange, chunks_of(exchange, body), self.request)
         call.stream = replay
-        return self._respond(exchange, replay)
+        response = self._respond(exchange, replay)
+        ticket = call.ticket
+        _raised.note(response.request, lambda: ticket if recorded.outcome == "failed" else None)
+        return response
 
     def _respond(self, exchange: Exchange, stream: Any) -> Any:
         request = led_to(self.library, exchange, self.request)
@@ -329,6 +333,8 @@ class _Attempt:
         )
         response.stream = mixed(kind, base)(response.stream, record)
         self.call.stream = record
+        ticket = self.call.ticket
+        _raised.note(response.request, lambda: ticket if record.failed else None)
         return response
 
     @staticmethod

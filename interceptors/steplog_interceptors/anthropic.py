@@ -18,6 +18,6 @@ _INFERENCE: Final = re.compile(
     re.VERBOSE,
 )
 
-SDK: Final = Sdk("anthropic", (0, 100), _INFERENCE)
+SDK: Final = Sdk("anthropic", (0, 73, 0), _INFERENCE, newest=2)
 
 interceptor: Final = SdkInterceptor(SDK)

@@ -27,6 +27,6 @@ def _changes_state(body: Any) -> bool:
     return isinstance(body, dict) and (body.get("conversation") is not None or body.get("background") is True)
 
 
-SDK: Final = Sdk("openai", (2, 0), _INFERENCE, _changes_state)
+SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, _changes_state, newest=3)
 
 interceptor: Final = SdkInterceptor(SDK)

@@ -6,6 +6,7 @@ import inspect
 import json
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from pydantic import BaseModel
@@ -253,7 +254,7 @@ def test_a_call_is_returned_as_it_was(name, asynchronous, home, offline, events)
         async def body() -> Any:
             client = make(provider.url, asynchronous=asynchronous)
             if not callable(_method(client, name)):
-                pytest.skip(f"this release of the SDK has no {name}")
+                pytest.skip(f"openai {openai.__version__}, anthropic {anthropic.__version__}: no {name}")
             async with steplog.run("r"):
                 described = await use(client)
             await settled(client.close())

@@ -32,6 +32,8 @@ PATCHED = [
     (RESOURCE.AsyncAPIResource, "_sleep"),
     (anthropic_sdk._base_client.SyncAPIClient, "request"),
     (anthropic_sdk._base_client.AsyncAPIClient, "request"),
+    (openai_sdk._exceptions.APIError, "__init__"),
+    (anthropic_sdk._exceptions.APIError, "__init__"),
     (HTTP.Client, "send"),
     (HTTP.AsyncClient, "send"),
 ]
@@ -193,7 +195,10 @@ def test_a_module_of_another_shape_is_named_and_can_be_imported(name, tmp_path):
     assert out.endswith("1")
 
 
-@pytest.mark.skipif(HTTP.__name__ != "httpx2", reason="only httpx2 can stand in for httpx")
+@pytest.mark.skipif(
+    HTTP.__name__ != "httpx2",
+    reason=f"openai {openai_sdk.__version__} comes with httpx, and only httpx2 can stand in for it",
+)
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_httpx_as_an_alias_of_httpx2_is_patched_once(order):
     alias, install_ = "import httpx2; httpx2.alias_httpx()", "o.interceptor.install()"
@@ -208,9 +213,11 @@ def test_httpx_as_an_alias_of_httpx2_is_patched_once(order):
 
 def test_an_unsupported_release_is_named_with_what_to_do(caplog, monkeypatch, interceptors):
     monkeypatch.setattr(openai_sdk, "__version__", "1.99.0")
+    monkeypatch.setattr(anthropic_sdk, "__version__", "99.0.0")
     install()
-    assert "pip install -U openai" in caplog.text
-    assert "1.99.0" in caplog.text
+    assert "pip install -U 'openai>=" in caplog.text
+    assert "this is 1.99.0, which is older" in caplog.text
+    assert "this is 99.0.0, which is newer" in caplog.text
 
 
 def test_a_method_that_is_missing_or_only_inherited_is_no_silent_failure():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import inspect
 import json
 import logging
 import threading
@@ -306,7 +307,12 @@ def test_a_stream_that_was_dropped_is_concluded_outside_the_collector(home, even
         assert program(provider.url) == live
     steps = [event for event in events() if event["type"].startswith("step.")]
     ends = [e.get("end") for event in steps for e in event["data"].get("exchanges", ())]
-    assert ends == ["closed_early", None]
+    # Newer releases close a stream whose reader is gone; older ones only let go of it.
+    assert ends == ["abandoned" if _lets_go_of_streams() else "closed_early", None]
+
+
+def _lets_go_of_streams() -> bool:
+    return "finally" not in inspect.getsource(openai.Stream.__stream__)
 
 
 @both_colours

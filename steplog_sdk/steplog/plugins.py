@@ -33,7 +33,16 @@ from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
-from steplog._runtime.record import asked, begin, begin_async, foresee, record, record_async
+from steplog._runtime.record import (
+    asked,
+    begin,
+    begin_async,
+    foresee,
+    record,
+    record_async,
+    record_items,
+    record_items_async,
+)
 from steplog._runtime.settings import Settings
 from steplog._runtime.ticket import Call, Recorded, Ticket
 from steplog._runtime.wrappers import recording, recording_items
@@ -58,6 +67,8 @@ __all__ = [
     "log",
     "record",
     "record_async",
+    "record_items",
+    "record_items_async",
     "recording",
     "recording_items",
     "register_codec",

@@ -46,6 +46,15 @@ def interrupted() -> bool:
     return error is not None and not isinstance(error, Exception)
 
 
+def _for_later() -> bool:
+    """Whether to conclude a closed iterator later: inside the collector, or while a generator that holds it is closed.
+
+    A loop that an exception leaves closes its generator before the exception can be seen from here. Where that ends the
+    run, the reader was interrupted; where the program goes on, it does so with another call.
+    """
+    return collecting() or isinstance(sys.exception(), GeneratorExit)
+
+
 class _Recording:
     """The items that have passed, and the step that they belong to."""
 
@@ -135,7 +144,7 @@ class Items(Iterator[Any]):
             if close is not None:
                 close()
         finally:
-            if collecting():
+            if _for_later():
                 recording.drop("closed_early")
             else:
                 run(recording.end("closed_early"))
@@ -185,7 +194,10 @@ class AsyncItems(AsyncIterator[Any]):
             if close is not None:
                 await close()
         finally:
-            await run_async(recording.end("closed_early"))
+            if _for_later():
+                recording.drop("closed_early")
+            else:
+                await run_async(recording.end("closed_early"))
 
     async def __aenter__(self) -> Self:
         return self

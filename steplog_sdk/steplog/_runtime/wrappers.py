@@ -114,7 +114,7 @@ def _like(original: Callable[..., Any], open_now: Any, open_now_async: Any) -> C
     if inspect.isgeneratorfunction(original):
 
         def generated(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            yield from open_now(args, kwargs)
+            yield from _each(open_now(args, kwargs))
 
         return generated
 
@@ -122,6 +122,17 @@ def _like(original: Callable[..., Any], open_now: Any, open_now_async: Any) -> C
         return open_now(args, kwargs)
 
     return opened
+
+
+def _each(items: Iterator[Any]) -> Iterator[Any]:
+    """The items, from a generator that knows why it is closed when it closes them; `yield from` alone does not."""
+    try:
+        for item in items:
+            yield item  # noqa: UP028
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
 
 
 class _Calls:

@@ -127,8 +127,8 @@ def _like(original: Callable[..., Any], open_now: Any, open_now_async: Any) -> C
 def _each(items: Iterator[Any]) -> Iterator[Any]:
     """The items, from a generator that knows why it is closed when it closes them; `yield from` alone does not."""
     try:
-        for item in items:
-            yield item  # noqa: UP028
+        for item in items:  # noqa: UP028  # see above
+            yield item
     finally:
         close = getattr(items, "close", None)
         if close is not None:

@@ -73,6 +73,7 @@ class LogicalCall:
         self.raw = False
         self.exchanges: list[Exchange] = []
         self._wire: Wire | None = None
+        self._first: str | None = None
         self._unserved: list[Exchange] = []
         self._last: Exchange | None = None
 
@@ -103,13 +104,15 @@ class LogicalCall:
         wire = self._wire = read_wire(request, content)
         # The caller parses a raw response himself, so nobody knows here whether it parses.
         self.raw = "x-stainless-raw-response" in request.headers
-        form = canonical(wire)
+        form = canonical(wire, self.ignored)
+        # Attempts that differ in what does not count are the same request.
+        self._first = digest(form) if self.ignored else None
         return plugins.Call(
             kind=self.kind,
             target=target(wire, form),
             args=form.identity,
             mode=self.sdk.mode(wire, form.json),
-            request=_stored(self.sdk, wire, form, request.headers, stream=stream),
+            request=_stored(self.sdk, wire, form, request.headers, stream=stream) | self._note_ignored(),
         )
 
     def mode_of(self, _request: Any) -> str:
@@ -126,7 +129,18 @@ class LogicalCall:
     def name(self, request: Any, content: bytes) -> str | None:
         """The digest of an attempt's request, or None where it is the step's own request again."""
         wire = read_wire(request, content)
-        return None if wire == self._wire else digest(canonical(wire))
+        if wire == self._wire:
+            return None
+        found = digest(canonical(wire, self.ignored))
+        return None if found == self._first else found
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Paths in the request's body that the program has taken out of its identity."""
+        return plugins.settings().ignore.get(self.sdk.name, ())
+
+    def _note_ignored(self) -> dict[str, Any]:
+        return {"ignored": list(self.ignored)} if self.ignored else {}
 
     def settled_by_hand(self) -> Exchange | None:
         """The answer that an operator gave for a step in doubt, which has no exchanges of its own."""
@@ -197,6 +211,10 @@ class LogicalCall:
     def detail(self, error: BaseException | None = None) -> dict[str, Any]:
         """What to record about the outcome."""
         detail: dict[str, Any] = {"exchanges": self.exchanges}
+        taken = sum(len(exchange.get("redacted", ())) for exchange in self.exchanges)
+        if taken:
+            # The recorder's own word for an outcome that lost a secret: it is not returned without it.
+            detail["redacted"] = taken
         if self.asked_inside:
             detail["credentials"] = "steps"
         last = self.exchanges[-1] if self.exchanges else {}

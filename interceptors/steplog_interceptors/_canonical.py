@@ -13,22 +13,18 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from steplog.plugins import Body
-
-REDACTED: Final = "[redacted]"
+from steplog.plugins import Body, without
+from steplog_interceptors._secrets import redact
 
 _SECRET_QUERY: Final = frozenset(
     "key api_key api-key apikey sig signature token access_token auth_token id_token refresh_token client_secret "
     "password".split()
 )
-# Fields in which the providers' APIs take credentials for third parties (tools reached through a remote server).
-_SECRET_FIELDS: Final = frozenset({"authorization_token", "client_secret", "api_key"})
-_SECRET_TOOL_FIELDS: Final = frozenset({"authorization", "headers"})
-
 # A part of a multipart body that is longer than this is compared by its hash.
 _INLINE_PART: Final = 4096
 
@@ -106,8 +102,8 @@ def is_secret_query(name: str) -> bool:
     return lowered in _SECRET_QUERY or lowered.startswith(("x-amz-", "x-goog-"))
 
 
-def canonical(wire: Wire) -> Canonical:
-    """The canonical form of a request."""
+def canonical(wire: Wire, ignored: Iterable[str] = ()) -> Canonical:
+    """The canonical form of a request; `ignored` are paths in its JSON body that are no part of its identity."""
     tree: Any = None
     redacted: list[str] = []
     stored = Body(wire.content) if wire.content else None
@@ -121,10 +117,11 @@ def canonical(wire: Wire) -> Canonical:
             body = {"sha256": hashlib.sha256(wire.content).hexdigest(), "size": len(wire.content)}
         else:
             tree = parsed[0]
-            redacted = _redact(tree)
+            redacted = redact(tree)
             if redacted:
                 stored = Body(json.dumps(tree, separators=(",", ":")).encode())
-            body = {"json": tree} if _is_plain(tree) else {"json_sha256": _sorted_digest(tree)}
+            told = without(tree, ignored)
+            body = {"json": told} if _is_plain(told) else {"json_sha256": _sorted_digest(told)}
     identity = {"method": wire.method, "path": wire.path, "query": [list(pair) for pair in wire.query], "body": body}
     return Canonical(identity, tree, stored, redacted)
 
@@ -176,30 +173,6 @@ def _parse(content: bytes) -> tuple[Any] | None:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _redact(tree: Any) -> list[str]:
-    """Replace credentials in place and return their paths."""
-    found: list[str] = []
-    if isinstance(tree, dict):
-        for name in ("tools", "mcp_servers", "session"):
-            if name in tree:
-                _redact_below(tree[name], name, found)
-    return found
-
-
-def _redact_below(node: Any, path: str, found: list[str]) -> None:
-    if isinstance(node, list):
-        for number, item in enumerate(node):
-            _redact_below(item, f"{path}[{number}]", found)
-    elif isinstance(node, dict):
-        secrets = _SECRET_FIELDS | _SECRET_TOOL_FIELDS if node.get("type") == "mcp" else _SECRET_FIELDS
-        for name, value in node.items():
-            if name in secrets and value and isinstance(value, str | dict):
-                node[name] = dict.fromkeys(value, REDACTED) if isinstance(value, dict) else REDACTED
-                found.append(f"{path}.{name}")
-            elif name in ("tools", "session", "mcp_servers"):
-                _redact_below(value, f"{path}.{name}", found)
 
 
 def _multipart(wire: Wire) -> list[Any]:

@@ -16,6 +16,7 @@ digest.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable
@@ -23,10 +24,13 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
 
+import orjson
+
 from steplog import plugins
 from steplog.errors import StepFailed
 from steplog.plugins import Body
 from steplog_interceptors._canonical import query_without_credentials
+from steplog_interceptors._secrets import mints, redact_answer
 
 Exchange = dict[str, Any]
 
@@ -158,8 +162,17 @@ def _without_secrets(name: str, value: str) -> str:
 
 
 def whole(response: Any) -> Exchange:
-    """A response that has been read to its end."""
-    return head(response, decoded=True) | {"body": Body(response.content)}
+    """A response that has been read to its end; `redacted` names the credentials that were taken out of it."""
+    exchange = head(response, decoded=True)
+    content = response.content
+    if mints(response.request.url.path):
+        with contextlib.suppress(ValueError):  # no JSON, so no fields of an API
+            tree = orjson.loads(content)
+            taken = redact_answer(tree)
+            if taken:
+                content = orjson.dumps(tree)
+                exchange["redacted"] = taken
+    return exchange | {"body": Body(content)}
 
 
 def body_of(exchange: Exchange, resolve: Callable[[dict[str, Any]], bytes]) -> bytes:

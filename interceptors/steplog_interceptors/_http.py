@@ -17,9 +17,10 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from steplog import plugins
 from steplog_interceptors._call import LogicalCall
-from steplog_interceptors._canonical import REDACTED, Canonical, Wire, canonical, read_wire
+from steplog_interceptors._canonical import Canonical, Wire, canonical, read_wire
 from steplog_interceptors._exchange import Exchange
 from steplog_interceptors._sdk import Sdk
+from steplog_interceptors._secrets import REDACTED
 
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _CHOOSING: Final = ("accept", "accept-language", "range")
@@ -47,6 +48,11 @@ class HttpCall(LogicalCall):
     def __init__(self) -> None:
         super().__init__(REST, net=True)
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Paths in the request's body that the program has taken out of its identity."""
+        return plugins.settings().ignore.get("http", ())
+
     def mode_of(self, request: Any) -> str:
         """Idempotency mode of the request."""
         if request.method.upper() in _SAFE:
@@ -56,7 +62,7 @@ class HttpCall(LogicalCall):
     def describe(self, request: Any, content: bytes, *, stream: bool) -> plugins.Call:
         """The effect to submit."""
         wire = read_wire(request, content)
-        form = _canonical(wire)
+        form = _canonical(wire, self.ignored)
         host = _host(request.url)
         query = [[name, value] for name, value in wire.query if not _is_secret(name)]
         chosen = {name: request.headers[name] for name in _CHOOSING if request.headers.get(name, "*/*") != "*/*"}
@@ -66,6 +72,7 @@ class HttpCall(LogicalCall):
         path = "/".join(REDACTED if _SECRET_SEGMENT.fullmatch(part) else part for part in wire.path.split("/"))
         kept = {"method": wire.method, "host": host, "path": path, "query": query, "headers": chosen, "stream": stream}
         more = {"content_type": wire.content_type, "redacted": form.redacted, "body": form.stored}
+        more |= self._note_ignored()
         kept |= {name: value for name, value in more.items() if value}
         named = "/".join("{id}" if _ID.fullmatch(part) else part for part in wire.path.split("/"))
         return plugins.Call(self.kind, f"{wire.method} {host}{named}", identity, self.mode_of(request), kept)
@@ -87,9 +94,9 @@ def _is_secret(name: str) -> bool:
     return _SECRET_FIELD.fullmatch(name) is not None
 
 
-def _canonical(wire: Wire) -> Canonical:
+def _canonical(wire: Wire, ignored: tuple[str, ...]) -> Canonical:
     """The canonical form of a request whose body may hold a credential anywhere."""
-    form = canonical(wire)
+    form = canonical(wire, ignored)
     if wire.content_type.lower().startswith("application/x-www-form-urlencoded"):
         return _form(wire, form)
     redacted: list[str] = []
@@ -100,7 +107,7 @@ def _canonical(wire: Wire) -> Canonical:
     _redact(form.json, "", redacted)
     if not redacted:
         return form
-    form = canonical(wire._replace(content=json.dumps(form.json, separators=(",", ":")).encode()))
+    form = canonical(wire._replace(content=json.dumps(form.json, separators=(",", ":")).encode()), ignored)
     return form._replace(redacted=[*form.redacted, *redacted])
 
 

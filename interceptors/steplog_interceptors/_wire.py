@@ -28,6 +28,7 @@ from steplog_interceptors._http import HttpCall
 from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
 from steplog_interceptors._redirects import led_to, note, restore
 from steplog_interceptors._sdk import UNKNOWN, Sdk
+from steplog_interceptors._secrets import mints
 from steplog_interceptors._stream import (
     AsyncReplay,
     AsyncTee,
@@ -248,7 +249,7 @@ class _Attempt:
         token = CURRENT.set(PASSING)
         try:
             response = original(self.client, self.request, *args, **kwargs)
-            if self.stream and not response.is_success:
+            if self.stream and not self._is_streamed(response):
                 # The SDK closes it unread when it tries again; what the provider said belongs in the log.
                 response.read()
         except Exception as error:
@@ -260,7 +261,7 @@ class _Attempt:
             raise
         finally:
             CURRENT.reset(token)
-        if self.stream and response.is_success:
+        if self._is_streamed(response):
             return self._tee(response, began, SyncTee, self.library.sync_stream)
         exchange = note(whole(response), response)
         self.call.add(exchange, self.name, time.perf_counter() - began)
@@ -277,7 +278,7 @@ class _Attempt:
         token = CURRENT.set(PASSING)
         try:
             response = await original(self.client, self.request, *args, **kwargs)
-            if self.stream and not response.is_success:
+            if self.stream and not self._is_streamed(response):
                 await response.aread()
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
@@ -290,13 +291,17 @@ class _Attempt:
             raise
         finally:
             CURRENT.reset(token)
-        if self.stream and response.is_success:
+        if self._is_streamed(response):
             return self._tee(response, began, AsyncTee, self.library.async_stream)
         exchange = note(whole(response), response)
         self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
             await self._ticket.finish_async(self._outcome(response), self.call.detail(), waited=self.call.waited)
         return self._answering(response, exchange)
+
+    def _is_streamed(self, response: Any) -> bool:
+        # A new credential is taken out before anything is written, for which the answer has to be there.
+        return self.stream and response.is_success and not mints(self.request.url.path)
 
     @property
     def _ticket(self) -> plugins.Ticket:

@@ -16,6 +16,8 @@ _INFERENCE: Final = re.compile(
       | audio/(?:speech|transcriptions|translations)
       | images/(?:generations|edits|variations)
       | vector_stores/[^/]+/search
+      # A new credential that expires by itself. It is not kept, so on resume there has to be another one.
+      | realtime/(?:(?:translations/)?client_secrets|sessions|transcription_sessions) | chatkit/sessions
     )$""",
     re.VERBOSE,
 )

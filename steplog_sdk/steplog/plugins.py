@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
+from steplog._kernel.paths import without
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
@@ -73,6 +74,7 @@ __all__ = [
     "recording_items",
     "register_codec",
     "settings",
+    "without",
 ]
 
 log: Final = logging.getLogger("steplog")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from steplog._kernel.drift import Difference, first_difference
+from steplog._kernel.paths import without
 from steplog._runtime.pack import Body, form_bytes, value_tree
 from steplog.errors import BodyMissing
 
@@ -58,8 +59,9 @@ def _submitted_request(call: Call, redactor: Redactor) -> Any:
 def _comparable(request: dict[str, Any], body: bytes | None) -> dict[str, Any]:
     tree = {name: request[name] for name in ("method", "host", "path", "query", "headers") if request.get(name)}
     if body is not None:
-        tree.update(_fields(body))
-    return tree
+        tree.update(without(_fields(body), request.get("ignored", ())))
+    # Last: where nothing else differs, the difference is what was said not to count.
+    return tree | {"ignored": request["ignored"]} if request.get("ignored") else tree
 
 
 def _fields(body: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from steplog._kernel.paths import parse
 from steplog.errors import InvalidArgument
 
 # A host as a URL holds it, with `*` and `?` for any part of it; IPv6 in brackets; a port where one is meant.
@@ -46,7 +47,7 @@ def ignored(before: Mapping[str, Iterable[str]], given: Any) -> dict[str, tuple[
     """Paths to leave out of a request's identity, by interceptor.
 
     Raises:
-        InvalidArgument: it is not a mapping of names to lists of paths.
+        InvalidArgument: it is not a mapping of names to lists of paths, or one of those is no path.
     """
     example = 'ignore={"openai": ["metadata.request_id"]}'
     if not isinstance(given, Mapping):
@@ -55,6 +56,8 @@ def ignored(before: Mapping[str, Iterable[str]], given: Any) -> dict[str, tuple[
     found = {name: tuple(paths) for name, paths in before.items()}
     for name, paths in given.items():
         listed = _listed(f"ignore[{name!r}]", paths, example)
+        for path in listed:
+            parse(path)
         found[name] = tuple(dict.fromkeys([*found.get(name, ()), *listed]))
     return found
 

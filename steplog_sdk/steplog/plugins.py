@@ -1,24 +1,32 @@
-"""All that the author of an interceptor needs.
+"""All that the author of an interceptor needs; the guide is docs/interceptors.md.
 
-An interceptor turns calls of somebody else's SDK into steps. It is an object with a name and two methods, found through
-the entry-point group `steplog.interceptors`:
+An interceptor turns calls of somebody else's SDK into steps. It is an object such as `Interceptor` describes, found
+through the entry-point group `steplog.interceptors`:
 
     [project.entry-points."steplog.interceptors"]
-    mysdk = "my_package:interceptor"
+    acme = "steplog_acme:interceptor"
 
-Inside a patched call it submits the effect, then either gives back what was recorded or lets the call happen:
+Mostly it patches a method and says what a call asks for:
 
-    ticket = begin(Call("llm_call", model, {"path": path, "body": body}, "safe", request))
-    if ticket is None:                      # outside every run: not our business
-        return original(...)
-    if ticket.recorded is not None:         # nothing may reach the network
-        ...rebuild from ticket.recorded.data, then ticket.replayed()
-    result = original(...)
-    ticket.finish("done", {...})            # on disk before the caller sees the result
-    return result
+    patches = Patches()
+    patches.install({"acme": lambda acme: patches.apply(acme.Client, "send", recording(describe))})
 
-An exception that comes out of a recorded outcome is named with `ticket.replayed(error)` or `ticket.blame(error)`: when
-it ends the run, the step is tried again on resume instead of failing for ever.
+    def describe(client, path, body):
+        return Call("tool_call", f"acme{path}", body, mode="safe" if path in READS else "unsafe")
+
+What there is, from the least work to the most:
+
+    recording, recording_items                 a method as steps, plain or async, whole or as an iterator
+    record, record_items, and `_async` forms   any code as a step
+    begin, begin_async                         a step by hand: a `Ticket`, with a `Recorded` outcome or without
+
+    Patches, Patch, Wrapper   replaced methods, visible and reversible
+    Body                      raw bytes in what is recorded
+    register_codec            how values of a class are written and read
+    settings, Settings        what `install()` has decided
+    active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
+    collecting                whether nothing may be written, because the garbage collector is at work
+    guard, log                a fault of the interceptor's own is logged and does not reach the program
 """
 
 from __future__ import annotations

@@ -302,7 +302,10 @@ _EXCHANGE: Final[dict[str, Wrapper]] = {
 }
 _X509: Final[dict[str, Wrapper]] = {"get_token_for_request": _held_back}
 
+_GOOGLE: Final[dict[str, Wrapper]] = {"_access_token": _token(_always), "_async_access_token": _token(_always)}
+
 _HOOKS: Final[dict[str, _Table]] = {
+    "google-genai": {"google.genai._api_client": [(("BaseApiClient",), _GOOGLE)]},
     "openai": {
         "openai._client": [(("OpenAI", "AsyncOpenAI"), _KEY)],
         "openai.lib.azure": [(("AzureOpenAI", "AsyncAzureOpenAI"), _AZURE)],

@@ -76,24 +76,26 @@ def _read(tree: dict[str, Any], found: dict[str, Any]) -> None:
         inner = tree.get(name)
         if isinstance(inner, dict):
             _read(inner, found)
-    model = tree.get("model")
+    model = tree.get("model", tree.get("modelVersion"))
     if isinstance(model, str):
         found["model"] = model
     finish = _finish(tree)
     if finish is not None:
         found["finish"] = finish
-    usage = tree.get("usage")
+    usage = tree.get("usage", tree.get("usageMetadata"))
     if isinstance(usage, dict):
         found["usage"] = {**found.get("usage", {}), **_usage(usage)}
         _total(found["usage"])
 
 
 def _finish(tree: dict[str, Any]) -> str | None:
-    choices = tree.get("choices")
+    choices = tree.get("choices", tree.get("candidates"))
     if isinstance(choices, list):
-        reasons = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
+        reasons = [
+            choice.get("finish_reason", choice.get("finishReason")) for choice in choices if isinstance(choice, dict)
+        ]
         return next((reason for reason in reasons if isinstance(reason, str)), None)
-    stop = tree.get("stop_reason")
+    stop = tree.get("stop_reason", tree.get("stopReason"))
     if isinstance(stop, str):
         return stop
     if tree.get("object") == "response" and isinstance(tree.get("status"), str):
@@ -108,12 +110,17 @@ def _usage(usage: dict[str, Any]) -> dict[str, int]:
     outputs = _first(usage, "completion_tokens_details", "output_tokens_details") or {}
     read, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
     counts = {
-        "input": _first(usage, "prompt_tokens", "input_tokens"),
-        "output": _first(usage, "completion_tokens", "output_tokens"),
-        "cached": inputs.get("cached_tokens") if read is None else read,
+        "input": _first(usage, "prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens"),
+        "output": _first(usage, "completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens"),
+        "cached": _first(inputs, "cached_tokens") if read is None else read,
         "cache_write": written,
         "reasoning": outputs.get("reasoning_tokens"),
     }
+    if "promptTokenCount" in usage:
+        # Google counts reasoning beside the answer, not within it.
+        thoughts = usage.get("thoughtsTokenCount")
+        counts |= {"cached": usage.get("cachedContentTokenCount"), "reasoning": thoughts}
+        counts["output"] = (counts["output"] or 0) + (thoughts or 0)
     found = {name: count for name, count in counts.items() if isinstance(count, int)}
     if "input" in found:
         # Anthropic counts cached tokens beside the input, not within it.

@@ -27,7 +27,7 @@ class _Shared:
     def acquire(self, user: str) -> None:
         with self._lock:
             self._users.add(user)
-            self.patches.install(_both(_wire.hooks(self.patches), _codecs.hooks()))
+            self.patches.install(both(_wire.hooks(self.patches), _codecs.hooks()))
 
     def release(self, user: str) -> None:
         with self._lock:
@@ -57,7 +57,7 @@ class SdkInterceptor:
         SHARED.acquire(self.name)
         hooks: Hooks = _scope.hooks(self._patches, self._sdk) | {self.name: self._check_version}
         for part in (_credentials, _raised, _websocket):
-            hooks = _both(hooks, part.hooks(self._patches, self.name))
+            hooks = both(hooks, part.hooks(self._patches, self.name))
         self._patches.install(hooks)
 
     def uninstall(self) -> None:
@@ -93,7 +93,7 @@ def unsupported(sdk: Sdk, version: str) -> str | None:
     return None
 
 
-def _both(one: Hooks, other: Hooks) -> Hooks:
+def both(one: Hooks, other: Hooks) -> Hooks:
     """Hooks of two tables; a module that is in both runs both."""
 
     def chained(name: str) -> Callable[[ModuleType], None]:

@@ -51,18 +51,20 @@ _ENDING: Final = re.compile(
     _CERTAIN.pattern + "|" + "|".join(f"(?:{path.pattern})" for path, _ in _WITH_BODY) + "|" + _ANSWER.pattern,
     re.VERBOSE,
 )
-_INFERENCE: Final = re.compile(
+# Paths of requests that compute an answer and change nothing.
+INFERENCE: Final = re.compile(
     "|".join(f"(?:{path})" for path in (_CERTAIN.pattern, *(path.pattern for path, _ in _WITH_BODY))), re.VERBOSE
 )
 
 
 def _changes_state(body: Any) -> bool:
-    # A response inside a conversation appends its input and its output to that conversation.
-    return isinstance(body, dict) and body.get("conversation") is not None
+    # A response inside a conversation appends its input and its output to that conversation; one in the background is
+    # a job that goes on by itself.
+    return isinstance(body, dict) and (body.get("conversation") is not None or body.get("background") is True)
 
 
 # A model call of a client that nobody announced.
-MODEL: Final = Sdk("", (0, 0), _INFERENCE, _changes_state)
+MODEL: Final = Sdk("", (0, 0), INFERENCE, _changes_state)
 
 
 def is_model_call(request: Any) -> bool:

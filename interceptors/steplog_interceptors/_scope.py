@@ -28,9 +28,9 @@ def hooks(patches: Patches, sdk: Sdk) -> dict[str, Callable[[ModuleType], None]]
     """What to do when an SDK's modules are imported."""
 
     def base_clients(module: ModuleType) -> None:
-        _apply(patches, module.SyncAPIClient, "request", _sync(sdk))
+        _apply(patches, module.SyncAPIClient, "request", sync_scope(sdk))
         _apply(patches, module.SyncAPIClient, "_sleep_for_retry", _sleep)
-        _apply(patches, module.AsyncAPIClient, "request", _async(sdk))
+        _apply(patches, module.AsyncAPIClient, "request", async_scope(sdk))
         _apply(patches, module.AsyncAPIClient, "_sleep_for_retry", _sleep_async)
 
     def clients(module: ModuleType) -> None:
@@ -60,7 +60,9 @@ def _family(cls: type) -> list[type]:
     return found
 
 
-def _sync(sdk: Sdk) -> Wrapper:
+def sync_scope(sdk: Sdk) -> Wrapper:
+    """Make a method of a client one logical call."""
+
     def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         def request(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.on or _is_part(self, args, kwargs):
@@ -81,7 +83,9 @@ def _sync(sdk: Sdk) -> Wrapper:
     return wrap
 
 
-def _async(sdk: Sdk) -> Wrapper:
+def async_scope(sdk: Sdk) -> Wrapper:
+    """The same for a method that is awaited."""
+
     def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         async def request(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.on or _is_part(self, args, kwargs):
@@ -203,18 +207,19 @@ def _validate(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
 
 def _sleep(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
     def sleep(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return None if patch.on and _is_replay() else original(self, *args, **kwargs)
+        return None if patch.on and is_replay() else original(self, *args, **kwargs)
 
     return sleep
 
 
 def _sleep_async(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
     async def sleep(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return None if patch.on and _is_replay() else await original(self, *args, **kwargs)
+        return None if patch.on and is_replay() else await original(self, *args, **kwargs)
 
     return sleep
 
 
-def _is_replay() -> bool:
+def is_replay() -> bool:
+    """Whether the call that is open, or else the one that ended last, comes from the log."""
     call = current()
     return _replayed.get() if call is None else call.replaying

@@ -48,6 +48,8 @@ _TICKET: Final = "steplog.ticket"
 
 # SDKs by the product name in their user agent, for requests outside an announced call.
 known: Final[dict[str, Sdk]] = {}
+# SDKs with a mark of their own.
+marked: Final[list[Sdk]] = []
 
 
 def hooks(patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
@@ -118,6 +120,9 @@ def _call_of(request: Any) -> LogicalCall | None:
     if UNKNOWN.owns(request):
         product = request.headers.get("user-agent", "").partition("/")[0].lower()
         return LogicalCall(known.get(product.removeprefix("async"), UNKNOWN), net=True)
+    for sdk in marked:
+        if sdk.owns(request):
+            return LogicalCall(sdk, net=True)
     if is_model_call(request):
         return LogicalCall(MODEL, net=True)
     hosts = plugins.settings().http

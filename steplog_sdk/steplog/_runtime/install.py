@@ -123,8 +123,20 @@ def _find(named: Collection[str] | None, chosen: settings.Settings) -> tuple[Col
     available = {point.name: point for point in entry_points(group=GROUP)}
     wanted = [*(named or ()), *chosen.also, *([HTTP] if chosen.http else ())]
     _refuse_unknown("interceptor", wanted, available)
-    _refuse_unknown("interceptor (in `ignore`)", chosen.ignore, available)
+    if chosen.ignore.keys() - available.keys():
+        _refuse_unknown("interceptor (in `ignore`)", chosen.ignore, {**available, **_stood_for(available)})
     return wanted, available if named is None else {name: available[name] for name in wanted}
+
+
+def _stood_for(available: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of SDKs that have no entry point of their own: one interceptor may stand for several."""
+    found = {}
+    for name, point in available.items():
+        try:
+            found.update(dict.fromkeys(getattr(_loaded(name, point), "names", ()), point))
+        except Exception:
+            log.debug("steplog: interceptor %s could not be loaded", name, exc_info=True)
+    return found
 
 
 def _refuse_unknown(what: str, wanted: Iterable[str], available: Mapping[str, Any]) -> None:

@@ -24,6 +24,9 @@ _SPEECH: Final = frozenset(
     "schema json_schema properties text events".split()
 )
 
+# No API nests its own fields so deep; below it, the walk would only use up the stack.
+_DEPTH: Final = 40
+
 # Answers that hold a new credential: paths, and the name under which it stands beside those above.
 _MINTING: Final = re.compile(
     r"""/(?:
@@ -57,10 +60,12 @@ def redact_answer(tree: Any) -> list[str]:
     return found
 
 
-def _redact(node: Any, path: str, found: list[str], *, held: bool) -> None:
+def _redact(node: Any, path: str, found: list[str], *, held: bool, depth: int = 0) -> None:
+    if depth > _DEPTH:
+        return
     if isinstance(node, list):
         for number, item in enumerate(node):
-            _redact(item, f"{path}[{number}]", found, held=held)
+            _redact(item, f"{path}[{number}]", found, held=held, depth=depth + 1)
     elif isinstance(node, dict):
         for name, value in node.items():
             where = f"{path}.{name}" if path else name
@@ -73,4 +78,4 @@ def _redact(node: Any, path: str, found: list[str], *, held: bool) -> None:
                     node[name] = REDACTED
                     found.append(where)
             elif name not in _SPEECH:
-                _redact(value, where, found, held=name in _HOLDERS)
+                _redact(value, where, found, held=name in _HOLDERS, depth=depth + 1)

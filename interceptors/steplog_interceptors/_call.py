@@ -11,11 +11,12 @@ from typing import Any, Final
 import orjson
 
 from steplog import plugins
-from steplog.errors import StepFailed
+from steplog.errors import OutcomeUnknown, StepFailed
 from steplog_interceptors._canonical import Canonical, Wire, canonical, digest, read_wire
 from steplog_interceptors._derive import derive
 from steplog_interceptors._exchange import Exchange
 from steplog_interceptors._sdk import UNKNOWN, Sdk, parameters, target
+from steplog_interceptors._terminal import EndMark
 
 
 class Refused(BaseException):
@@ -51,6 +52,7 @@ class LogicalCall:
         raw: the caller asked for the response instead of the parsed object.
         exchanges: those that have ended.
         kind: of the step.
+        attaches: its work goes on at the provider when it is cut off, and can be taken up there.
     """
 
     kind = "llm_call"
@@ -76,6 +78,8 @@ class LogicalCall:
         self._first: str | None = None
         self._unserved: list[Exchange] = []
         self._last: Exchange | None = None
+        self._job: dict[str, Any] | None = None
+        self.attaches = False
 
     @property
     def replaying(self) -> bool:
@@ -107,13 +111,17 @@ class LogicalCall:
         form = canonical(wire, self.ignored)
         # Attempts that differ in what does not count are the same request.
         self._first = digest(form) if self.ignored else None
-        return plugins.Call(
+        self.attaches = self.sdk.jobs is not None and self.sdk.jobs.is_one(wire, form.json)
+        call = plugins.Call(
             kind=self.kind,
             target=target(wire, form),
             args=form.identity,
             mode=self.sdk.mode(wire, form.json),
             request=_stored(self.sdk, wire, form, request.headers, stream=stream) | self._note_ignored(),
         )
+        call.attaches = self.attaches
+        call.lookup = self.sdk.lookup(wire)
+        return call
 
     def mode_of(self, _request: Any) -> str:
         """Idempotency mode, told without the body, of a request that is made outside every run."""
@@ -123,8 +131,13 @@ class LogicalCall:
         """Take the recorder's answer."""
         self.ticket = ticket
         self.passing = ticket is None
-        if ticket is not None and ticket.recorded is not None:
+        if ticket is None:
+            return
+        if ticket.earlier is not None:
+            self._job = ticket.earlier.job
+        if ticket.recorded is not None:
             self._unserved = list(ticket.recorded.data.get("exchanges") or ())
+            self._job = {} if ticket.recorded.data.get("job_open") else None
 
     def name(self, request: Any, content: bytes) -> str | None:
         """The digest of an attempt's request, or None where it is the step's own request again."""
@@ -150,10 +163,16 @@ class LogicalCall:
         if self.recorded.outcome == "failed":
             error = data.get("error") or {}
             message = error.get("message") or "an operator recorded this call as failed"
-            return {"error": {"module": StepFailed.__module__, "class": StepFailed.__qualname__, "message": message}}
-        body = orjson.dumps(self.recorded.value("result"))
+            kind = OutcomeUnknown if data.get("how") == "unknown" else StepFailed
+            return {"error": {"module": kind.__module__, "class": kind.__qualname__, "message": message}}
+        result = self.recorded.value("result")
+        event = self.sdk.jobs.ended(result) if self.attaches and self.sdk.jobs is not None else None
+        if event is not None:
+            headers = [["content-type", "text/event-stream"]]
+            return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": event.decode()}}
         headers = [["content-type", "application/json"]]
-        return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": body.decode()}}
+        body = orjson.dumps(result).decode()
+        return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": body}}
 
     def next_exchange(self, name: str | None) -> Exchange:
         """The recorded answer to an attempt. Raises DriftDetected (through the ticket) where there is none."""
@@ -204,12 +223,43 @@ class LogicalCall:
         """
         last = exchange or (self.exchanges[-1] if self.exchanges else None)
         ticket = self.ticket
+        if self._job is not None:
+            # It is taken up where it is, which repeats nothing.
+            return error
         if last is None or ticket is None or ticket.call.mode in ("safe", "keyed", "verify") or not _in_doubt(last):
             return error
         return None
 
-    def detail(self, error: BaseException | None = None) -> dict[str, Any]:
-        """What to record about the outcome."""
+    def put_key(self, request: Any) -> None:
+        """Send the step's idempotency key where the SDK would send one of its own making.
+
+        So an attempt that is made again after a crash is the same request to a provider that honours keys.
+        """
+        declared = getattr(self.origin[0], "_idempotency_header", None) or "idempotency-key"
+        if self.ticket is not None and request.headers.get(declared, "").startswith(_MADE_UP):
+            request.headers[declared] = self.ticket.key
+
+    def job_of(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """The job that a stream's first event names, where this call can take one up again."""
+        if self.attaches and self.sdk.jobs is not None:
+            self._job = self.sdk.jobs.name(event)
+            return self._job
+        return None
+
+    def job_ended(self) -> None:
+        """The job's stream has come to its end."""
+        self._job = None
+
+    def detail(
+        self, error: BaseException | None = None, *, told: dict[str, Any] | None = None, failed: bool = False
+    ) -> dict[str, Any]:
+        """What to record about the outcome.
+
+        Args:
+            error: what the SDK raised, having an answer.
+            told: what a streamed answer has told of itself.
+            failed: the outcome is a failure.
+        """
         detail: dict[str, Any] = {"exchanges": self.exchanges}
         taken = sum(len(exchange.get("redacted", ())) for exchange in self.exchanges)
         if taken:
@@ -218,8 +268,11 @@ class LogicalCall:
         if self.asked_inside:
             detail["credentials"] = "steps"
         last = self.exchanges[-1] if self.exchanges else {}
-        with plugins.guard("reading model and usage from a provider's answer"):
+        with plugins.guard("read model and usage from a provider's answer"):
             detail.update(derive(last))
+            detail.update(told if told is not None else _told(last))
+        if (failed or error is not None) and self._job is not None:
+            detail["job_open"] = True
         if 200 <= last.get("status", 0) < 300 and not self.net:
             if error is not None:
                 detail["parse"] = {"type": type(error).__qualname__, "message": str(error)}
@@ -253,6 +306,19 @@ def _in_doubt(exchange: Exchange) -> bool:
         return error["class"] not in _UNSENT
     status = exchange.get("status", 0)
     return bool(status >= 500 or status == 408)
+
+
+# How the keys begin that a generated SDK makes up; any other is the user's own.
+_MADE_UP: Final = "stainless-python-retry-"
+
+
+def _told(exchange: Exchange) -> dict[str, Any]:
+    body = exchange.get("body")
+    headers = {name.lower(): value for name, value in exchange.get("headers", ())}
+    mark = EndMark(headers.get("content-type", ""), "")
+    mark.feed(body.data if isinstance(body, plugins.Body) else b"")
+    mark.close()
+    return mark.found
 
 
 def _failed(exchange: Exchange) -> bool:

@@ -13,8 +13,6 @@ brought to one form here:
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -25,7 +23,7 @@ _REQUEST_ID: Final = ("x-request-id", "request-id", "apim-request-id", "x-amzn-r
 
 
 def derive(exchange: Exchange) -> dict[str, Any]:
-    """The fields that can be read from an exchange; those that cannot are absent."""
+    """What the head of an exchange tells; fields that cannot be read are absent."""
     found: dict[str, Any] = {}
     if "status" in exchange:
         found["status"] = exchange["status"]
@@ -34,34 +32,11 @@ def derive(exchange: Exchange) -> dict[str, Any]:
         if name in headers:
             found["request_id"] = headers[name]
             break
-    for tree in _trees(exchange, headers):
-        _read(tree, found)
     return found
 
 
-def _trees(exchange: Exchange, headers: dict[str, str]) -> Iterator[dict[str, Any]]:
-    body = exchange.get("body")
-    data = body.data if body is not None else b""
-    content_type = headers.get("content-type", "")
-    if "chunks" in exchange:
-        data = inflate(data, headers.get("content-encoding", ""))
-    if "event-stream" in content_type:
-        yield from _events(data)
-    elif "json" in content_type and data:
-        tree = _loads(data)
-        if tree is not None:
-            yield tree
-
-
-def _events(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.splitlines():
-        if line.startswith(b"data:"):
-            tree = _loads(line[5:].strip())
-            if tree is not None:
-                yield tree
-
-
-def _loads(data: bytes) -> dict[str, Any] | None:
+def loads(data: bytes) -> dict[str, Any] | None:
+    """A JSON object, or None where the bytes are anything else."""
     try:
         tree = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -70,12 +45,13 @@ def _loads(data: bytes) -> dict[str, Any] | None:
     return tree if isinstance(tree, dict) else None
 
 
-def _read(tree: dict[str, Any], found: dict[str, Any]) -> None:
+def read(tree: dict[str, Any], found: dict[str, Any]) -> None:
+    """Add what a tree of an answer, or of one event of it, tells to what was found so far."""
     # A responses event holds the response, anthropic's `message_start` the message, `message_delta` the stop reason.
     for name in ("response", "message", "delta"):
         inner = tree.get(name)
         if isinstance(inner, dict):
-            _read(inner, found)
+            read(inner, found)
     model = tree.get("model", tree.get("modelVersion"))
     if isinstance(model, str):
         found["model"] = model
@@ -135,21 +111,3 @@ def _first(tree: dict[str, Any], *names: str) -> Any:
 def _total(usage: dict[str, int]) -> None:
     if "input" in usage:
         usage["total"] = usage["input"] + usage.get("output", 0)
-
-
-def inflate(data: bytes, encoding: str) -> bytes:
-    """Undo gzip or deflate as far as the data goes; other encodings give nothing."""
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return data
-    decoder = inflater(name)
-    return b"" if decoder is None else decoder.decompress(data)
-
-
-def inflater(encoding: str) -> Any:
-    """An incremental decoder for a content encoding, or None where this process has none at hand."""
-    if encoding == "gzip":
-        return zlib.decompressobj(zlib.MAX_WBITS | 16)
-    if encoding == "deflate":
-        return zlib.decompressobj()
-    return None

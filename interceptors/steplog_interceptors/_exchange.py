@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
@@ -175,20 +175,7 @@ def whole(response: Any) -> Exchange:
     return exchange | {"body": Body(content)}
 
 
-def body_of(exchange: Exchange, resolve: Callable[[dict[str, Any]], bytes]) -> bytes:
-    """The body's bytes of a recorded exchange."""
-    form = exchange.get("body")
-    return resolve(form) if form else b""
-
-
-def chunks_of(exchange: Exchange, body: bytes) -> list[bytes]:
-    """The body in the pieces in which it arrived; a body that was read whole is one piece."""
-    lengths = exchange.get("chunks")
-    if lengths is None:
-        return [body] if body else []
-    chunks = []
-    start = 0
-    for length in lengths:
-        chunks.append(body[start : start + length])
-        start += length
-    return chunks
+@functools.cache
+def mixed(kind: type, base: type) -> Any:
+    """The class of a body for one library: it checks `isinstance(body, SyncByteStream)`."""
+    return type(kind.__name__, (kind, base), {})

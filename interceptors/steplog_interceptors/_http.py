@@ -77,9 +77,11 @@ class HttpCall(LogicalCall):
         named = "/".join("{id}" if _ID.fullmatch(part) else part for part in wire.path.split("/"))
         return plugins.Call(self.kind, f"{wire.method} {host}{named}", identity, self.mode_of(request), kept)
 
-    def detail(self, error: BaseException | None = None) -> dict[str, Any]:
+    def detail(
+        self, error: BaseException | None = None, *, told: dict[str, Any] | None = None, failed: bool = False
+    ) -> dict[str, Any]:
         """What to record about the outcome."""
-        del error
+        del error, told, failed
         last: Exchange = self.exchanges[-1] if self.exchanges else {}
         status = {"status": last["status"]} if "status" in last else {}
         return {"exchanges": self.exchanges, **status}

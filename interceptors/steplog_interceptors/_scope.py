@@ -17,8 +17,8 @@ from steplog import plugins
 from steplog.errors import NotInRun
 from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
+from steplog_interceptors._recording import StreamRecord
 from steplog_interceptors._sdk import Sdk
-from steplog_interceptors._stream import StreamRecord
 
 # Whether the call that last ended in this context came from the log: a poller sleeps between calls, not in one.
 _replayed: Final[ContextVar[bool]] = ContextVar("steplog_interceptors_replayed", default=False)

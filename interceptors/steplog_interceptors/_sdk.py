@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from steplog_interceptors._canonical import Canonical, Wire
+from steplog_interceptors._jobs import Jobs
 
 # Text of a conversation, and fields that have a place of their own in the log.
 _NOT_PARAMETERS: Final = frozenset(
@@ -30,6 +31,8 @@ class Sdk:
         minimum: lowest version that the tests run with.
         inference: matches the paths of POST requests that compute and change nothing, so they may be repeated.
         changes_state: for a request that `inference` matches: whether its body makes it change state after all.
+        jobs: the jobs that its requests can begin, or None.
+        lookup: for a request that changes state: how a person finds out whether it arrived, or "".
         mark: a header that the SDK puts on every request of its own and on nothing else, and text that its value has.
         newest: highest major version that the tests run with, or None where nobody keeps track.
     """
@@ -40,6 +43,8 @@ class Sdk:
     changes_state: Callable[[Any], bool] = lambda _body: False
     mark: tuple[str, str] = ("x-stainless-lang", "")
     newest: int | None = None
+    jobs: Jobs | None = None
+    lookup: Callable[[Wire], str] = lambda _wire: ""
 
     @property
     def base_module(self) -> str:

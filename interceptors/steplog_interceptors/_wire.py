@@ -23,22 +23,17 @@ from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors import _raised
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
 from steplog_interceptors._credentials import authenticate, authenticate_async, wanted
-from steplog_interceptors._exchange import Exchange, Library, body_of, chunks_of, failure, head, whole
+from steplog_interceptors._exchange import Exchange, Library, failure, head, mixed, whole
 from steplog_interceptors._http import HttpCall
+from steplog_interceptors._jobs import AsyncContinued, Earlier, SyncContinued, ask
+from steplog_interceptors._pieces import body_of
 from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
+from steplog_interceptors._recording import StreamRecord, settle_dropped, take_dropped
 from steplog_interceptors._redirects import led_to, note, restore
+from steplog_interceptors._replay import AsyncReplay, SyncReplay, end_of
 from steplog_interceptors._sdk import UNKNOWN, Sdk
 from steplog_interceptors._secrets import mints
-from steplog_interceptors._stream import (
-    AsyncReplay,
-    AsyncTee,
-    StreamRecord,
-    SyncReplay,
-    SyncTee,
-    end_of,
-    mixed,
-    take_dropped,
-)
+from steplog_interceptors._stream import AsyncTee, SyncTee
 
 # Stands for an exception that is not there yet.
 _SOME: Final = Exception()
@@ -158,9 +153,8 @@ class _Attempt:
 
     def begin(self) -> None:
         """Submit the call; the answer is in the call afterwards."""
-        for record in take_dropped():
-            # In a copy of the context, because a stream that somebody dropped is not what this code did last.
-            contextvars.copy_context().run(record.settle)
+        # In a copy of the context, because a stream that somebody dropped is not what this code did last.
+        contextvars.copy_context().run(settle_dropped, take_dropped())
         with self._refusals():
             effect = self._effect(self.request.read() if plugins.active() else None)
             if wanted(self.call, effect):
@@ -169,10 +163,11 @@ class _Attempt:
 
     async def begin_async(self) -> None:
         """The same from a task."""
-        for record in take_dropped():
+        dropped = take_dropped()
+        if dropped:
             import asyncio  # a program without tasks does not pay for it
 
-            await asyncio.to_thread(record.settle)
+            await asyncio.to_thread(settle_dropped, dropped)
         with self._refusals():
             effect = self._effect(await self.request.aread() if plugins.active() else None)
             if wanted(self.call, effect):
@@ -207,10 +202,9 @@ class _Attempt:
         exchange = call.settled_by_hand() or call.next_exchange(self.name)
         if "status" not in exchange:
             raise self._failure(exchange["error"])
-        body = body_of(exchange, recorded.body)
         if not self.stream or ("chunks" not in exchange and exchange["status"] >= 300):
-            return self._served_whole(exchange, body)
-        replay = mixed(kind, base)(call, self.library, exchange, chunks_of(exchange, body), self.request)
+            return self._served_whole(exchange, body_of(recorded, exchange))
+        replay = mixed(kind, base)(call, self.library, exchange, self.request)
         call.stream = replay
         response = self._respond(exchange, replay)
         ticket = call.ticket
@@ -250,10 +244,11 @@ class _Attempt:
     def live(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Send, and record what comes back."""
         self.make_ready()
+        request, earlier = self._asked()
         began = time.perf_counter()
         token = CURRENT.set(PASSING)
         try:
-            response = original(self.client, self.request, *args, **kwargs)
+            response = original(self.client, request, *args, **kwargs)
             if self.stream and not self._is_streamed(response):
                 # The SDK closes it unread when it tries again; what the provider said belongs in the log.
                 response.read()
@@ -267,7 +262,10 @@ class _Attempt:
         finally:
             CURRENT.reset(token)
         if self._is_streamed(response):
+            if earlier is not None:
+                self._continue(response, mixed(SyncContinued, self.library.sync_stream), earlier)
             return self._tee(response, began, SyncTee, self.library.sync_stream)
+        self._refuse_lost_job(response, earlier)
         exchange = note(whole(response), response)
         self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
@@ -279,10 +277,11 @@ class _Attempt:
         import asyncio  # a program without tasks does not pay for it
 
         await self.make_ready_async()
+        request, earlier = self._asked()
         began = time.perf_counter()
         token = CURRENT.set(PASSING)
         try:
-            response = await original(self.client, self.request, *args, **kwargs)
+            response = await original(self.client, request, *args, **kwargs)
             if self.stream and not self._is_streamed(response):
                 await response.aread()
         except Exception as error:
@@ -297,7 +296,10 @@ class _Attempt:
         finally:
             CURRENT.reset(token)
         if self._is_streamed(response):
+            if earlier is not None:
+                self._continue(response, mixed(AsyncContinued, self.library.async_stream), earlier)
             return self._tee(response, began, AsyncTee, self.library.async_stream)
+        self._refuse_lost_job(response, earlier)
         exchange = note(whole(response), response)
         self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
@@ -316,13 +318,37 @@ class _Attempt:
 
     def make_ready(self) -> None:
         """Fetch the credentials that were put off; raises (as `Refused`) what that raises."""
+        self.call.put_key(self.request)
         authenticate(self.call, self.request)
         self._refuse_without_credentials()
 
     async def make_ready_async(self) -> None:
         """The same for a task."""
+        self.call.put_key(self.request)
         await authenticate_async(self.call, self.request)
         self._refuse_without_credentials()
+
+    def _asked(self) -> tuple[Any, Earlier | None]:
+        """The request to send, and what an earlier attempt received of the job that it asks for, if it is one."""
+        ticket, jobs = self._ticket, self.call.sdk.jobs
+        if ticket.earlier is None or jobs is None:
+            return self.request, None
+        earlier = Earlier(jobs, ticket.earlier)
+        return ask(self.library, jobs, self.request, ticket.earlier.job, earlier.last), earlier
+
+    def _continue(self, response: Any, kind: Any, earlier: Earlier) -> None:
+        response.stream = kind(earlier.chunks, response.stream)
+        # The SDK reads off the request what its caller wanted of the answer.
+        response.request = self.request
+
+    def _refuse_lost_job(self, response: Any, earlier: Earlier | None) -> None:
+        if earlier is None or response.status_code not in (404, 410):
+            return
+        job = self._ticket.earlier.job if self._ticket.earlier is not None else {}
+        raise self._ticket.doubt(
+            f"The provider was given it as {job.get('kind')} {job.get('id')} and does not know that name any more "
+            f"(status {response.status_code}): {response.text[:200]}"
+        )
 
     def _refuse_without_credentials(self) -> None:
         error = self.call.deferred

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from steplog_interceptors._canonical import Wire
 from steplog_interceptors._install import SdkInterceptor
 from steplog_interceptors._sdk import Sdk
 
@@ -18,6 +19,13 @@ _INFERENCE: Final = re.compile(
     re.VERBOSE,
 )
 
-SDK: Final = Sdk("anthropic", (0, 73, 0), _INFERENCE, newest=2)
+
+def _lookup(wire: Wire) -> str:
+    if wire.path.endswith("/messages/batches"):
+        return "client.messages.batches.list() tells; the JSON of the batch is the JSON for --done."
+    return ""
+
+
+SDK: Final = Sdk("anthropic", (0, 73, 0), _INFERENCE, newest=2, lookup=_lookup)
 
 interceptor: Final = SdkInterceptor(SDK)

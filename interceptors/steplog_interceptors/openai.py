@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
+from urllib.parse import quote
 
+from steplog_interceptors._canonical import Wire
 from steplog_interceptors._install import SdkInterceptor
+from steplog_interceptors._jobs import Jobs, Question
 from steplog_interceptors._sdk import Sdk
 
 # POST requests that compute an answer and leave nothing behind that a second one would repeat.
@@ -29,6 +33,53 @@ def _changes_state(body: Any) -> bool:
     return isinstance(body, dict) and (body.get("conversation") is not None or body.get("background") is True)
 
 
-SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, _changes_state, newest=3)
+def _is_job(wire: Wire, body: Any) -> bool:
+    return (
+        wire.method == "POST"
+        and wire.path.endswith("/responses")
+        and isinstance(body, dict)
+        and body.get("background") is True
+        and body.get("stream") is True
+    )
+
+
+def _job(event: dict[str, Any]) -> dict[str, Any] | None:
+    response = event.get("response")
+    name = response.get("id") if isinstance(response, dict) else None
+    return {"kind": "response", "id": name} if isinstance(name, str) and name else None
+
+
+def _number(event: dict[str, Any]) -> int | None:
+    number = event.get("sequence_number")
+    return number if isinstance(number, int) else None
+
+
+def _question(path: str, job: dict[str, Any], last: int | None) -> Question:
+    after = {} if last is None else {"starting_after": str(last)}
+    return Question(f"{path}/{quote(job['id'], safe='')}", {"stream": "true", **after})
+
+
+def _ended(result: Any) -> bytes | None:
+    if not isinstance(result, dict) or result.get("object") != "response":
+        return None
+    kind = {"failed": "failed", "incomplete": "incomplete"}.get(result.get("status", ""), "completed")
+    event = {"type": f"response.{kind}", "sequence_number": 0, "response": result}
+    return b"event: response.%b\ndata: %b\n\n" % (kind.encode(), json.dumps(event).encode())
+
+
+def _lookup(wire: Wire) -> str:
+    if wire.path.endswith("/responses"):
+        return (
+            "OpenAI lists no responses through its API. Look for it in the dashboard, under Logs, by its time and "
+            "metadata; client.responses.retrieve(ID).to_json() is the JSON for --done."
+        )
+    if wire.path.endswith("/batches"):
+        return "client.batches.list() tells; the JSON of the batch with this input_file_id is the JSON for --done."
+    return ""
+
+
+_JOBS: Final = Jobs(_is_job, _job, _number, _question, _ended)
+
+SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, _changes_state, newest=3, jobs=_JOBS, lookup=_lookup)
 
 interceptor: Final = SdkInterceptor(SDK)

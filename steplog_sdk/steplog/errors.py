@@ -169,6 +169,13 @@ class StepFailed(SteplogError):
     type_name: str = ""
 
 
+class OutcomeUnknown(StepFailed):
+    """Stands for the outcome of an effect that was cut off and of which an operator could not find out.
+
+    It may or may not have happened. An ordinary exception, so that an agent reads its text like any failure of a tool.
+    """
+
+
 class NotInRun(SteplogError, RuntimeError):
     """An effect would escape the log: it happens outside every run, or its worker has lost the run."""
 

@@ -123,6 +123,13 @@ ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "hi"}]}
 ASK_CLAUDE = {"model": "claude-x", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 
 
+def chunk_lengths(events: Callable[[str], list[dict[str, Any]]], run: str = "r") -> list[int]:
+    """Lengths of the chunks of the only stream in a log; a slow machine has written some of them before the end."""
+    pieces = [event["data"] for event in events(run) if event["type"] == "step.progressed"]
+    ended = [event["data"]["exchanges"][-1] for event in events(run) if event["type"] == "step.finished"]
+    return [length for piece in [*pieces, *ended[-1:]] for length in piece.get("chunks", ())]
+
+
 async def settled(value: Any) -> Any:
     """The value, awaited where it has to be."""
     return await value if inspect.isawaitable(value) else value

@@ -75,6 +75,15 @@ class Contents:
         except (SteplogError, ValueError) as error:
             return _missing(form, error)
 
+    def pieces(self, notes: list[dict[str, Any]], number: int, rest: Any = None) -> Any:
+        """A streamed body: the pieces of exchange `number` that were written while it passed, and the rest of it."""
+        forms = [note["body"] for note in notes if note.get("exchange") == number and "body" in note]
+        forms += [rest] if rest else []
+        try:
+            return _readable(b"".join(form_bytes(form, self._bodies) for form in forms))
+        except (SteplogError, ValueError) as error:
+            return _missing(forms, error)
+
     def detail(self, node: Any) -> Any:
         """A detail tree with every body in it fetched."""
         if is_form(node):

@@ -31,7 +31,7 @@ def step_detail(
         "occurrence": started.get("occurrence"),
         "idempotency_key": started.get("key"),
         "input": input_of(started, contents),
-        "output": output_of(finished, contents),
+        "output": output_of(finished, step.progressed, contents),
         "parse": finished.get("parse"),
         "model": finished.get("model") or _requested_model(step),
         "parameters": _parameters(started),
@@ -43,7 +43,8 @@ def step_detail(
         "by": finished.get("by"),
         "note": finished.get("note"),
         "more": contents.detail({key: value for key, value in finished.items() if key not in _SHOWN}) or None,
-        "attempts": attempts_of(own),
+        "job": step.job,
+        "attempts": attempts_of(own, contents),
         "inner": [inner.id for inner in state.steps.values() if inner.scope == step.id],
     }
 
@@ -64,15 +65,38 @@ def input_of(started: dict[str, Any], contents: Contents) -> Any:
     return contents.value(started.get("args"))
 
 
-def output_of(finished: dict[str, Any], contents: Contents) -> Any:
+def output_of(finished: dict[str, Any], notes: list[dict[str, Any]], contents: Contents) -> Any:
     """What came back, before any parsing: the exchanges of a model call, or the encoded result of a tool."""
     if "exchanges" in finished:
-        return contents.detail(finished["exchanges"])
+        return [_exchange(exchange, notes, contents) for exchange in finished["exchanges"]]
     return contents.value(finished.get("result"))
 
 
-def attempts_of(events: list[Event]) -> list[dict[str, Any]]:
-    """One entry for each start, with what became of it; events of other kinds are listed under the attempt."""
+def _exchange(exchange: dict[str, Any], notes: list[dict[str, Any]], contents: Contents) -> Any:
+    form = exchange.get("body")
+    if not isinstance(form, dict) or "progressed" not in form:
+        return contents.detail(exchange)
+    lengths = [length for note in notes if note.get("exchange") == form["progressed"] for length in note["chunks"]]
+    whole = {**exchange, "chunks": [*lengths, *exchange.get("chunks", ())]}
+    return {**whole, "body": contents.pieces(notes, form["progressed"], form.get("rest"))}
+
+
+def partial_of(notes: list[dict[str, Any]], contents: Contents) -> list[dict[str, Any]]:
+    """What had arrived of the streams of an attempt that has not ended."""
+    numbers = dict.fromkeys(note["exchange"] for note in notes if "exchange" in note)
+    found = []
+    for number in numbers:
+        own = [note for note in notes if note.get("exchange") == number]
+        lengths = [length for note in own for length in note["chunks"]]
+        found.append({**own[0].get("head", {}), "chunks": lengths, "body": contents.pieces(own, number)})
+    return found
+
+
+def attempts_of(events: list[Event], contents: Contents) -> list[dict[str, Any]]:
+    """One entry for each start, with what became of it; events of other kinds are listed under the attempt.
+
+    An attempt without an outcome has under `partial` what had arrived of its streams.
+    """
     attempts: list[dict[str, Any]] = []
     for event in events:
         if event.type == ev.STEP_STARTED or not attempts:
@@ -83,6 +107,13 @@ def attempts_of(events: list[Event]) -> list[dict[str, Any]]:
             current.update(started=event.ts, epoch=event.epoch, outcome=None)
         elif event.type in _ENDINGS:
             current.update(_ending(event))
+        elif event.type == ev.STEP_PROGRESSED:
+            current.setdefault("notes", []).append(event.data)
+    for attempt in attempts:
+        notes = attempt.pop("notes", [])
+        attempt["job"] = next((note["job"] for note in notes if "job" in note), None)
+        if attempt.get("outcome") not in ("done", "failed"):
+            attempt["partial"] = partial_of(notes, contents)
     return attempts
 
 

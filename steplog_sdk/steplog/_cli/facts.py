@@ -17,6 +17,7 @@ INTERRUPTED: Final = "interrupted"
 GIVEN_UP: Final = "given up"
 LOST: Final = "not returnable"
 TO_REPEAT: Final = "to repeat"
+TO_TAKE_UP: Final = "to take up"
 
 
 def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
@@ -90,6 +91,8 @@ def step_status(step: StepState, *, live: bool) -> str:
     """
     if step.given_up is not None:
         return GIVEN_UP
+    if step.job is not None and (step.orphan or (step.status == RUNNING and not live)):
+        return TO_TAKE_UP
     if step.status == INDETERMINATE or (step.status == RUNNING and not live and step.mode == "unsafe"):
         return IN_DOUBT
     if (step.status == RUNNING and not live) or (step.status == PENDING and step.orphan):
@@ -112,6 +115,7 @@ def step_facts(step: StepState, *, live: bool) -> dict[str, Any]:
         "status": step_status(step, live=live),
         "mode": step.mode,
         "attempt": step.attempt,
+        "job": step.job,
         "ms": finished.get("ms"),
         "usage": finished.get("usage"),
         "error": finished.get("error") if step.status == FAILED else None,

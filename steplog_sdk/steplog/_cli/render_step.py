@@ -28,6 +28,9 @@ def print_step(detail: dict[str, Any]) -> None:
     _section("attempts", target)
     for attempt in detail["attempts"]:
         target.print(f"  {attempt['attempt']}  {printable(_attempt(attempt))}")
+        for exchange in attempt.get("partial") or ():
+            target.print(Text("     what had arrived by then:", style="dim"))
+            _print_exchange(exchange, target)
 
 
 def _facts(detail: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -37,6 +40,7 @@ def _facts(detail: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "after", detail["after"] or ""
     yield "mode", detail["mode"]
     yield "key", detail["idempotency_key"] or ""
+    yield "job", " ".join(str(word) for word in (detail["job"] or {}).values())
     yield "model", detail["model"] or ""
     yield "finish", str(detail["finish"] or "")
     yield "status code", str(detail["status_code"] or "")
@@ -149,6 +153,7 @@ def _attempt(attempt: dict[str, Any]) -> str:
         f"status {attempt['status_code']}" if attempt.get("status_code") else "",
         attempt.get("request_id") or "",
         _error(attempt.get("error")),
+        f"job {attempt['job'].get('id')}" if attempt.get("job") else "",
         f"by {attempt['by']}" if attempt.get("by") else "",
         attempt.get("note") or "",
     ]

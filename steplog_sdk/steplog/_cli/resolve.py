@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
     """What the operator found out.
 
     Attributes:
-        how: done, retry or failed.
+        how: done, retry, failed or unknown.
         result: for `done`: the JSON value that the step returns.
         message: for `failed`: what the program is told.
     """
@@ -33,6 +33,7 @@ Examples:
   steplog resolve last s_6tq --done '{"receipt": "r_17"}'
   steplog resolve last s_6tq --retry --note "not in the ledger"
   steplog resolve last s_6tq --failed "the customer has withdrawn"
+  steplog resolve last s_6tq --unknown --note "the bank does not answer"
 """
 
 
@@ -42,14 +43,19 @@ Examples:
 @click.option("--done", metavar="JSON", help="It happened; this is its result.")
 @click.option("--retry", is_flag=True, help="It did not happen; do it when the run is resumed.")
 @click.option("--failed", metavar="MESSAGE", help="It did not happen and is not to; the program gets this as an error.")
+@click.option("--unknown", is_flag=True, help="Nobody can tell; the program is told so, as an error.")
 @click.option("--by", metavar="NAME", help="Who decided.  [default: the current user]")
 @click.option("--note", metavar="TEXT", help="Why, for the record.")
 @common
 def resolve(run: str, step: str, **options: Any) -> None:
-    """Settle STEP of RUN: it happened (--done), it did not (--retry), or it must not (--failed)."""
+    """Settle STEP of RUN: it happened (--done), it did not (--retry), it must not (--failed), or who knows (--unknown).
+
+    With --unknown the step raises OutcomeUnknown, whose text says that the effect may or may not have happened: an
+    agent reads it like any error of a tool, and can look before it acts.
+    """
     from steplog._runtime.resolve import resolve as settle
 
-    verdict = _verdict(options["done"], options["failed"], retry=options["retry"])
+    verdict = _verdict(options["done"], options["failed"], retry=options["retry"], unknown=options["unknown"])
     found = find_run(run, options["home"])
     named = find_step(open_run(found).state, step)
     _refuse_settled(found, named, verdict.how)
@@ -64,14 +70,16 @@ def resolve(run: str, step: str, **options: Any) -> None:
     target.print(f"go on: {resume}")
 
 
-def _verdict(done: str | None, failed: str | None, *, retry: bool) -> Verdict:
-    if (done is not None) + (failed is not None) + retry != 1:
-        raise click.UsageError("Say exactly one of --done JSON, --retry and --failed MESSAGE.")
+def _verdict(done: str | None, failed: str | None, *, retry: bool, unknown: bool) -> Verdict:
+    if (done is not None) + (failed is not None) + retry + unknown != 1:
+        raise click.UsageError("Say exactly one of --done JSON, --retry, --failed MESSAGE and --unknown.")
     from steplog._runtime.resolve import json_value
 
     if failed is not None:
         return Verdict("failed", message=failed)
-    return Verdict("retry") if done is None else Verdict("done", result=json_value(done))
+    if done is not None:
+        return Verdict("done", result=json_value(done))
+    return Verdict("retry" if retry else "unknown")
 
 
 def _refuse_settled(found: Found, step: StepState, how: str) -> None:
@@ -81,7 +89,7 @@ def _refuse_settled(found: Found, step: StepState, how: str) -> None:
     if how == "retry" and step.status == FAILED:
         return
     status = facts.step_status(step, live=holder_of(found) is not None)
-    if status in {facts.IN_DOUBT, facts.TO_REPEAT, RUNNING} or in_doubt(step, found.store.bodies):
+    if status in {facts.IN_DOUBT, facts.TO_REPEAT, facts.TO_TAKE_UP, RUNNING} or in_doubt(step, found.store.bodies):
         return
     message = (
         f"step {step.id} of run {found.run_id} ({step.kind} {step.target}) is {status}; there is nothing to settle.\n"

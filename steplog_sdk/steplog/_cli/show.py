@@ -92,7 +92,10 @@ def _next(state: RunState, run: dict[str, Any]) -> list[str]:
     if run["holder"] is not None or run["status"] in {"completed", "escalated", "cancelled", "new"}:
         return []
     if in_doubt:
-        return [f"steplog resolve {state.run_id} {step} --done JSON | --retry | --failed MESSAGE" for step in in_doubt]
+        return [
+            f"steplog resolve {state.run_id} {step} --done JSON | --retry | --failed MESSAGE | --unknown"
+            for step in in_doubt
+        ]
     # What stopped the run has been settled since, or it never was a matter of one step.
     stopped = () if run["reason"] == "indeterminate" else (state.ended or {}).get("commands") or ()
     return [facts.go_on(state.run_id, stopped)]

@@ -30,32 +30,34 @@ def describe(step: StepState) -> str:
     return f"{step.kind} {step.target} ({step.id})"
 
 
-def settle_commands(run: Named, step: str) -> tuple[str, str, str]:
-    """The three ways to settle a step whose outcome is not known."""
+def settle_commands(run: Named, step: str) -> tuple[str, str, str, str]:
+    """The four ways to settle a step whose outcome is not known."""
     return (
         run.command("resolve", step, "--done JSON"),
         run.command("resolve", step, "--retry"),
         run.command("resolve", step, "--failed MSG"),
+        run.command("resolve", step, "--unknown"),
     )
 
 
 def indeterminate(run: Named, step: StepState, detail: str = "") -> Indeterminate:
     """The interrupt for a step that may or may not have happened."""
-    done, retry, failed = commands = settle_commands(run, step.id)
+    done, retry, failed, unknown = commands = settle_commands(run, step.id)
     message = (
         f"run {run.run_id}: {describe(step)} began (attempt {step.attempt}) and no outcome is recorded.\n"
         f"It may have happened, and mode {step.mode!r} does not allow a repeat.{detail}\n"
         f"Find out whether it happened, then settle it and resume:\n"
         f"  {done}    it happened, with this result\n"
         f"  {retry}        it did not happen; run it again\n"
-        f"  {failed}   it did not happen and must not"
+        f"  {failed}   it did not happen and must not\n"
+        f"  {unknown}      nobody can tell; the program is told so"
     )
     return Indeterminate(message, run_id=run.run_id, step=step.id, commands=commands)
 
 
 def unreplayable(run: Named, step: StepState, why: str) -> Unreplayable:
     """The interrupt for a step that happened and whose result cannot be returned again."""
-    done, retry, _failed = settle_commands(run, step.id)
+    done, retry, *_ = settle_commands(run, step.id)
     message = (
         f"run {run.run_id}: {describe(step)} happened, but its result cannot be returned again: {why}\n"
         f"Running it again would repeat its effect. Give the result by hand, or allow the repeat:\n"
@@ -67,7 +69,7 @@ def unreplayable(run: Named, step: StepState, why: str) -> Unreplayable:
 
 def unrecordable(run: Named, step: StepState, why: str) -> Unreplayable:
     """The interrupt for a result that cannot be written, so that it could not be returned on a resume."""
-    done, retry, _failed = settle_commands(run, step.id)
+    done, retry, *_ = settle_commands(run, step.id)
     commands = (run.command("resume"),) if step.mode == "safe" else (done, retry)
     then = (
         "Its mode is 'safe', so it runs again"

@@ -12,12 +12,12 @@ from steplog._kernel.fold import FAILED, FINISHED, RunState, StepState, fold
 from steplog._runtime import settings
 from steplog._runtime.journal import Journal
 from steplog._runtime.pack import Sink, body_names
-from steplog.errors import InvalidArgument, StepFailed, UnknownStep
+from steplog.errors import InvalidArgument, OutcomeUnknown, StepFailed, UnknownStep
 
 if TYPE_CHECKING:
     from steplog.stores.base import BodyStore, Store
 
-HOW = ("done", "retry", "failed")
+HOW = ("done", "retry", "failed", "unknown")
 
 
 def resolve(
@@ -31,13 +31,13 @@ def resolve(
     by: str | None = None,
     note: str | None = None,
 ) -> RunState:
-    """Settle a step: it happened with this result, it may run again, or it failed.
+    """Settle a step: it happened with this result, it may run again, it failed, or nobody can tell.
 
     Args:
         store: where the run lives.
         run_id: the run; nobody may hold it.
         step: the step's id.
-        how: `done`, `retry` or `failed`.
+        how: `done`, `retry`, `failed` or `unknown`.
         result: for `done`: the value that the step returns from now on.
         message: for `failed`: the text of the `StepFailed` that it raises from now on.
         by: who says so.
@@ -48,18 +48,20 @@ def resolve(
 
     Raises:
         UnknownRun, UnknownStep: there is no such run or step.
-        InvalidArgument: the step is not in doubt, or `how` is not one of the three.
+        InvalidArgument: the step is not in doubt, or `how` is not one of the four.
         RunBusy: the run is being written by a process.
         EncodeError: the result cannot be recorded.
     """
     if how not in HOW:
-        text = f"a step is settled as done, retry or failed, not as {how!r}."
+        text = f"a step is settled as done, retry, failed or unknown, not as {how!r}."
         raise InvalidArgument(text, run_id=run_id, step=step)
     # Before the run is taken: a claim would reopen a run that has ended.
-    _check(fold(store.read(run_id).events), step, how, store.bodies)
+    found = _check(fold(store.read(run_id).events), step, how, store.bodies)
     redactor = settings.redactor()
     sink = Sink(redactor)
-    data = _data(sink, how, result, message, {"by": by, "note": note})
+    data = _data(
+        sink, how, result, message if how == "failed" else message or _unknown(found), {"by": by, "note": note}
+    )
     journal = Journal.open(store, run_id, dict, redactor)
     try:
         _check(journal.state, step, how, store.bodies)
@@ -73,30 +75,41 @@ def _data(sink: Sink, how: str, result: Any, message: str, facts: dict[str, Any]
     data: dict[str, Any] = {"how": how, **{name: value for name, value in facts.items() if value is not None}}
     if how == "done":
         data["result"] = sink.value(encode(result, where="--done"))
-    elif how == "failed":
-        error = StepFailed(message, type_name="resolved")
-        data["error"] = {"type": "StepFailed", "message": message, "value": encode_exception(error)}
+    elif how in ("failed", "unknown"):
+        kind = StepFailed if how == "failed" else OutcomeUnknown
+        error = kind(message, type_name="resolved")
+        data["error"] = {"type": kind.__name__, "message": message, "value": encode_exception(error)}
     return data
 
 
-def _check(state: RunState, step: str, how: str, bodies: BodyStore) -> None:
+def _unknown(step: StepState) -> str:
+    """What a program, and the model behind it, is told of an effect of which nobody knows."""
+    return (
+        f"The outcome of {step.target} is unknown: it was cut off after it had begun, and nobody could find out what "
+        f"became of it. It may or may not have had its effect. Find out before you do it again or rely on it."
+    )
+
+
+def _check(state: RunState, step: str, how: str, bodies: BodyStore) -> StepState:
     found = state.steps.get(step)
     if found is None:
         text = f"run {state.run_id} has no step {step}. See its steps: steplog show {state.run_id}"
         raise UnknownStep(text, run_id=state.run_id, step=step)
     if how == "retry" and found.status == FAILED:
         # A failure that the program has handled is returned for ever, unless a person says that it may be tried again.
-        return
+        return found
     if not in_doubt(found, bodies):
         text = f"step {step} of run {state.run_id} is {found.status}; there is nothing to settle."
         raise InvalidArgument(text, run_id=state.run_id, step=step)
+    return found
 
 
 def in_doubt(step: StepState, bodies: BodyStore) -> bool:
     """Whether an operator's word is needed: the outcome is unknown, or known but not returnable."""
     if step.status in FINISHED:
         outcome = step.finished or {}
-        lost = any(not bodies.has(name) for name in body_names(outcome))
+        noted = step.progressed if "progressed" in outcome else []
+        lost = any(not bodies.has(name) for name in body_names([outcome, *noted]))
         return lost or "unreplayable" in outcome or "redacted" in outcome
     return step.orphan
 

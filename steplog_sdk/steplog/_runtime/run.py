@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from steplog._kernel import events as ev
-from steplog._kernel.fold import RunState
+from steplog._kernel.fold import RunState, StepState
 from steplog._runtime import messages, origin, settings, ulid
 from steplog._runtime.blame import blamed, told
 from steplog._runtime.commit import Entry
@@ -62,6 +62,16 @@ class Run:
     def executed(self) -> int:
         """How many attempts of steps were executed so far."""
         return self._open_recorder().executed
+
+    @property
+    def under_way(self) -> list[StepState]:
+        """The steps that have begun and not ended, in the order in which they began.
+
+        Each says its `attempt` (a stream that is read again after a crash is at its second, so what was shown of the
+        first is void), its `job` at the provider if it has one, and in `progressed` what is known of it so far.
+        """
+        state = self.state
+        return [step for step in state.steps.values() if step.id in state.live]
 
     def escalate(self, reason: str) -> None:
         """Say that the run hands its task to a person: it ends as `escalated`, with this text beside the code."""

@@ -1,0 +1,136 @@
+"""Work that goes on at a provider whether or not anybody still listens: taken up where it is, not asked for twice.
+
+A streamed answer of this kind names its job in its first event, and that name is on disk before the program sees the
+event. When the stream was cut off, the same call of a resumed run does not send its request again: it is given the
+events that were recorded, then those that the provider sends after the last of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from steplog import plugins
+from steplog_interceptors._canonical import Wire
+from steplog_interceptors._derive import loads
+from steplog_interceptors._exchange import Library
+from steplog_interceptors._pieces import joined, noted
+
+# What describes a body that is not sent now, or belongs to another attempt.
+_NOT_ASKED: Final = frozenset({"content-length", "content-type", "transfer-encoding", "idempotency-key"})
+_BLANKS: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+class Question(NamedTuple):
+    """How to ask for the rest of a job's events.
+
+    Attributes:
+        path: of the GET request.
+        query: what is added to the query of the original request.
+    """
+
+    path: str
+    query: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What a provider's jobs are like.
+
+    Attributes:
+        is_one: whether a request (its wire form and JSON body) begins a job whose events can be asked for again.
+        name: the job that an event names, or None.
+        number: the number of an event, after which one can ask for more, or None.
+        question: how to ask, given the original path, the job, and the number of the last known event or None.
+        ended: the last event of a stream made from a job's result, for an operator's word; None where it is no result.
+    """
+
+    is_one: Callable[[Wire, Any], bool]
+    name: Callable[[dict[str, Any]], dict[str, Any] | None]
+    number: Callable[[dict[str, Any]], int | None]
+    question: Callable[[str, dict[str, Any], int | None], Question]
+    ended: Callable[[Any], bytes | None]
+
+
+class Earlier:
+    """The events of a job that an earlier attempt received, as far as they are of use.
+
+    Attributes:
+        chunks: the whole events, in the chunks in which they came.
+        last: the number of the last of them, or None where there is none.
+    """
+
+    def __init__(self, jobs: Jobs, recorded: plugins.Recorded) -> None:
+        self.chunks: list[bytes] = []
+        self.last: int | None = None
+        number = max((note["exchange"] for note in recorded.progressed if "exchange" in note), default=0)
+        heads = [note["head"] for note in recorded.progressed if note.get("exchange") == number and "head" in note]
+        if not heads or any(name.lower() == "content-encoding" for name, _ in heads[0]["headers"]):
+            # What was compressed cannot be cut between two events; all of it is asked for again.
+            return
+        chunks = list(joined(noted(recorded, number)))
+        body = b"".join(chunks)
+        cut = max((found.end() for found in _BLANKS.finditer(body)), default=0)
+        for line in reversed(body[:cut].splitlines()):
+            event = loads(line[5:]) if line.startswith(b"data:") else None
+            self.last = jobs.number(event) if event is not None else None
+            if self.last is not None:
+                self.chunks = list(_first(chunks, cut))
+                return
+
+
+def _first(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        if size <= 0:
+            return
+        yield chunk[:size]
+        size -= len(chunk)
+
+
+def ask(library: Library, jobs: Jobs, request: Any, job: dict[str, Any], last: int | None) -> Any:
+    """The request for the rest of a job's events, in place of the one that would begin it anew."""
+    question = jobs.question(request.url.path, job, last)
+    url = request.url.copy_with(path=question.path).copy_merge_params(question.query)
+    headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_ASKED]
+    return library.module.Request("GET", url, headers=headers, extensions=request.extensions)
+
+
+class _Continued:
+    """A body that begins with recorded chunks and goes on with a live one."""
+
+    def __init__(self, chunks: list[bytes], stream: Any) -> None:
+        self._chunks = chunks
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_chunks", "_stream"):
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+
+class SyncContinued(_Continued):
+    """Read by the tee, once."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._chunks
+        yield from self._stream
+
+    def close(self) -> None:
+        """Close the live part."""
+        self._stream.close()
+
+
+class AsyncContinued(_Continued):
+    """Read by the tee, once."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+        async for chunk in self._stream:
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Close the live part."""
+        await self._stream.aclose()

@@ -1,0 +1,304 @@
+"""The recording of a streamed body: written down while it passes, and finished with its end.
+
+A body ends in one of these ways (`end` in the log):
+
+    terminal      the protocol's own end mark has passed
+    length        all bytes that `content-length` announced have passed
+    eof           the connection ended
+    closed_early  the reader stopped before that
+    abandoned     nobody read on, and nobody closed it, until the run ended
+    error         the transport failed; the failure is an outcome like any other
+
+A reader that was interrupted (cancelled, Ctrl-C, a halted run) leaves the step open: it is an orphan, as if the process
+had died there.
+
+What has passed of a body that takes its time is in the log before it has ended, so that it can be looked at after a
+crash and need not be kept in memory. The committer thread writes it; what it has written is not written again at the
+end.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import Any, Final
+
+from steplog import plugins
+from steplog.errors import Interrupt, SteplogError
+from steplog.plugins import Body
+from steplog_interceptors._call import LogicalCall
+from steplog_interceptors._exchange import Exchange, failure
+from steplog_interceptors._pieces import Piece, body_form
+from steplog_interceptors._terminal import EndMark
+
+# Recordings whose reader is gone. A reader can die inside the garbage collector, in the middle of anything, so they are
+# concluded at the next opportunity and not there and then.
+_dropped: Final[deque[StreamRecord]] = deque()
+
+# What has passed is written down after this many seconds; then after twice as long, and so on up to the most.
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 1.0
+# Or when this much has passed, and a sixteenth of all that passed before, so that a long stream is not cut into dust.
+_LEAST_PIECE: Final = 16 << 10
+_LARGEST_PIECE: Final = 1 << 20
+# The lengths of so many chunks fit into a line of the log with ease.
+_MOST_CHUNKS: Final = 1 << 14
+# Longer than any secret that is looked for: so much is held back, so that none is cut in two and missed. The events of
+# a stream are taken whole instead.
+_HELD_BACK: Final = 4096
+
+
+class StreamRecord:
+    """The recording of one streamed body.
+
+    Attributes:
+        over: its outcome is recorded, or left open for good.
+        job: the name of the job that this stream tells of, until it is noted.
+    """
+
+    def __init__(self, call: LogicalCall, exchange: Exchange, name: str | None, waited: float, response: Any) -> None:
+        headers = response.headers
+        self._call = call
+        self._exchange = exchange
+        self._name = name
+        self._number = len(call.exchanges)
+        self._waited = waited
+        # The reader's thread appends; whoever writes a piece down takes from the other end, holding the lock.
+        self._chunks: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._begun = 0  # how much of the first chunk there is written down already
+        self._pieces = 0
+        self._size = 0
+        self._written = 0
+        self._wait = _FIRST_WAIT
+        self._due = self._urgent = False
+        encoding = headers.get("content-encoding", "")
+        self._mark = EndMark(headers.get("content-type", ""), encoding)
+        self._plain = encoding.strip().lower() in ("", "identity")
+        self._events = self._plain and "event-stream" in headers.get("content-type", "").lower()
+        length = headers.get("content-length", "")
+        self._expected = int(length) if length.isdecimal() else None
+        self._dropped_as: str | None = None
+        self._looked = False
+        self.job: dict[str, Any] | None = None
+        self.over = False
+        if call.ticket is not None:
+            call.ticket.on_close(self._on_close)
+
+    def take(self, chunk: bytes, seconds: float) -> str | None:
+        """Note a chunk that is about to be handed over; says how the stream ends if this chunk completes it."""
+        self._waited += seconds
+        if self.over:
+            return None
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        ended = self._mark.feed(chunk)
+        if not self._looked and self._mark.first is not None:
+            self._looked = True
+            self.job = self._call.job_of(self._mark.first)
+        if ended:
+            self._call.job_ended()
+            return "terminal"
+        if self._size == self._expected:
+            return "length"
+        self._plan()
+        return None
+
+    # while it passes -------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Have what has passed written down soon, by another thread: the reader never waits for that."""
+        ticket = self._call.ticket
+        if ticket is None:
+            return
+        if not self._due:
+            self._due = True
+            ticket.notes.later(self._write_down, self._wait)
+        elif not self._urgent:
+            waiting = self._size - self._written
+            if waiting >= self._piece_size() or len(self._chunks) >= _MOST_CHUNKS:
+                self._urgent = True
+                ticket.notes.later(self._write_down, 0)
+
+    def _piece_size(self) -> int:
+        return min(max(self._size // 16, _LEAST_PIECE), _LARGEST_PIECE)
+
+    def _write_down(self) -> None:
+        with plugins.guard("write down a part of a stream"), self._lock:
+            self._due = self._urgent = False
+            self._wait = min(self._wait * 2, _LONGEST_WAIT)
+            if not self.over:
+                self._note_piece(everything=False)
+
+    def _note_piece(self, *, everything: bool) -> None:
+        data, lengths = self._collect(everything=everything)
+        ticket = self._call.ticket
+        if not data or ticket is None:
+            return
+        head = {} if self._pieces else {"head": self._exchange}
+        self._pieces += 1
+        ticket.notes.put({"exchange": self._number, "body": Body(data), "chunks": lengths, **head})
+
+    def _collect(self, *, everything: bool) -> Piece:
+        """Take what can be written down, and the lengths of the chunks that end in it."""
+        taken = [self._chunks.popleft() for _ in range(len(self._chunks))]
+        data = b"".join(taken)
+        cut = len(data) if everything else self._cut(data)
+        lengths = []
+        end = 0
+        for number, chunk in enumerate(taken):
+            end += len(chunk)
+            if end > cut:
+                kept = min(end - cut, len(chunk))
+                self._begun += len(chunk) - kept
+                self._chunks.extendleft(reversed([chunk[len(chunk) - kept :], *taken[number + 1 :]]))
+                break
+            lengths.append(self._begun + len(chunk))
+            self._begun = 0
+        self._written += cut
+        return data[:cut], lengths
+
+    def _cut(self, data: bytes) -> int:
+        if not self._plain:
+            return len(data)
+        if not self._events:
+            return max(0, len(data) - _HELD_BACK)
+        return max(_behind(data, blank) for blank in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+
+    def note_job(self) -> None:
+        """Write the name of the job down, before the reader can act on it."""
+        job, self.job = self.job, None
+        if self._call.ticket is not None:
+            self._call.ticket.progress({"job": job})
+
+    async def note_job_async(self) -> None:
+        """The same from a task."""
+        job, self.job = self.job, None
+        if self._call.ticket is not None:
+            await self._call.ticket.progress_async({"job": job})
+
+    # its end ---------------------------------------------------------------------------------------------------------
+
+    def note_raised(self) -> None:
+        """The reader is closing: if it does so because of an error that the stream held, that error is this step's."""
+        if self.failed:
+            blame(self._call)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the stream has ended with an error event."""
+        return self.over and self._mark.failed
+
+    def leave_open(self) -> None:
+        """The reader was interrupted: the step stays an orphan, with what has passed."""
+        if plugins.collecting():
+            # This thread may hold a lock of the recorder, and whoever has this record's lock may be waiting for it.
+            self.over = True
+            return
+        with self._lock:
+            if not self.over:
+                self._note_piece(everything=True)
+                self.over = True
+
+    def conclude(self, end: str, error: Exception | None = None) -> tuple[str, dict[str, Any]] | None:
+        """Outcome and detail to record, or None when that has happened."""
+        with self._lock:
+            if self.over:
+                return None
+            self.over = True
+            failed = error is not None or self._mark.failed
+            return "failed" if failed else "done", self._detail(end, error, failed=failed)
+
+    def _detail(self, end: str, error: Exception | None = None, *, failed: bool = False) -> dict[str, Any]:
+        rest, lengths = self._collect(everything=True)
+        exchange = dict(self._exchange)
+        exchange["body"] = body_form(self._number, rest, pieces=self._pieces > 0)
+        exchange["chunks"] = lengths
+        exchange["end"] = end
+        if error is not None:
+            exchange["error"] = failure(error)
+        self._mark.close()
+        self._call.add(exchange, self._name, self._waited)
+        return self._call.detail(told=self._mark.found, failed=failed)
+
+    def finish(self, end: str, error: Exception | None = None) -> None:
+        """Record the end of the stream, durably."""
+        concluded = self.conclude(end, error)
+        if concluded is not None and self._call.ticket is not None:
+            self._call.ticket.finish(*concluded, error=self._call.to_blame(error), waited=self._call.waited)
+
+    async def finish_async(self, end: str, error: Exception | None = None) -> None:
+        """The same from a task."""
+        concluded = self.conclude(end, error)
+        if concluded is not None and self._call.ticket is not None:
+            blamed, waited = self._call.to_blame(error), self._call.waited
+            await self._call.ticket.finish_async(*concluded, error=blamed, waited=waited)
+
+    def drop(self, end: str) -> None:
+        """The reader is gone; conclude later."""
+        if self.over:
+            return
+        if self._dropped_as is None:
+            _dropped.append(self)
+        # The collector finalizes in any order, so the body may go before the generator that closes it.
+        if self._dropped_as != "closed_early":
+            self._dropped_as = end
+
+    def settle(self) -> None:
+        """Conclude a dropped recording."""
+        self.finish(self._dropped_as or "abandoned")
+
+    def _on_close(self) -> dict[str, Any] | None:
+        with self._lock:
+            if self.over:
+                return None
+            if sys.exception() is not None:
+                # A run that fails or stops may come back and read this stream whole; one that ends well will not.
+                self._note_piece(everything=True)
+                return None
+            self.over = True
+            return self._detail(self._dropped_as or "abandoned")
+
+
+def _behind(data: bytes, mark: bytes) -> int:
+    """Where the bytes behind the last `mark` begin; 0 where there is none."""
+    found = data.rfind(mark)
+    return 0 if found < 0 else found + len(mark)
+
+
+def take_dropped() -> list[StreamRecord]:
+    """The recordings to conclude; each is given out once."""
+    found = []
+    while _dropped:
+        try:
+            found.append(_dropped.popleft())
+        except IndexError:  # another thread was faster
+            break
+    return found
+
+
+def settle_dropped(records: list[StreamRecord]) -> None:
+    """Conclude these recordings. Where one cannot be, that halts its own run, and is no matter of the caller's."""
+    for record in records:
+        try:
+            record.settle()
+        except (Interrupt, SteplogError) as failed:
+            # The run that it belongs to is halted, and says so itself.
+            plugins.log.warning("steplog: a stream that nobody read to its end could not be recorded: %s", failed)
+
+
+def interrupted() -> bool:
+    """Whether the code that is executing runs because of an interruption, not because its reader has had enough."""
+    error = sys.exception()
+    while isinstance(error, GeneratorExit):
+        # A generator that is closed while an exception passes has that exception as the context of its own.
+        error = error.__context__
+    return error is not None and not isinstance(error, Exception)
+
+
+def blame(call: LogicalCall) -> None:
+    """Lay the exception that is passing here, if any, on the call's step: a run that it ends will retry that step."""
+    error = sys.exception()
+    if call.ticket is not None and isinstance(error, Exception):
+        call.ticket.blame(error)

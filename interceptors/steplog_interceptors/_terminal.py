@@ -34,7 +34,9 @@ _KEPT: Final = 64
 _LONGEST_LINE: Final = 16 << 20
 _LONGEST_ANSWER: Final = 1 << 20
 # Most events are a word each, and parsing them all would cost more than passing them on.
-_TELLING: Final = re.compile(rb'"(?:usage|usageMetadata|finish_?[rR]eason|stop_?[rR]eason|incomplete_details)"\s*:\s*[{"]')
+_TELLING: Final = re.compile(
+    rb'"(?:usage|usageMetadata|finish_?[rR]eason|stop_?[rR]eason|incomplete_details)"\s*:\s*[{"]'
+)
 
 
 class EndMark:

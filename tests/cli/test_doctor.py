@@ -89,8 +89,8 @@ def test_every_patched_method_is_named_with_the_version_of_its_package(machine):
 def test_a_method_that_is_not_there_is_an_exit_code_and_a_line(machine):
     code, found, text, complaints = machine(renamed="renamed")
     assert code == 1
-    assert module(found, "somesdk")["fault"] == "Client has no method post"
-    assert "NOT RECORDED: somesdk: Client has no method post" in text
+    assert module(found, "somesdk")["fault"] == "somesdk.Client has no method post"
+    assert "NOT RECORDED: somesdk: somesdk.Client has no method post" in text
     assert "steplog cannot record calls through the module somesdk" in complaints
 
 

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import inspect
 import logging
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,7 +17,16 @@ import pytest
 import steplog
 from steplog import plugins
 from steplog._runtime.resolve import resolve
-from steplog.errors import DriftDetected, Indeterminate, InvalidArgument, NotInRun, RunStopped, StepFailed, Unreplayable
+from steplog.errors import (
+    DriftDetected,
+    EncodeError,
+    Indeterminate,
+    InvalidArgument,
+    NotInRun,
+    RunStopped,
+    StepFailed,
+    Unreplayable,
+)
 from steplog.plugins import Call
 from steplog.stores.files import FileStore
 
@@ -148,6 +159,49 @@ def test_mode_keyed_without_a_way_to_pass_the_key_on_is_refused(patch):
 
 
 # results -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"when": datetime(2026, 1, 2, tzinfo=UTC)},
+        (b"x", {1}),
+        2**70,
+        Answer("a"),
+        {1: 2},
+        float("nan"),
+        {"$steplog": "x"},
+    ],
+    ids=repr,
+)
+def test_arguments_are_any_value_that_can_be_recorded(args):
+    sent = []
+
+    def program() -> list[str]:
+        return [
+            plugins.record(Call("tool_call", "m", each), lambda _ticket: sent.append(1) or "x") for each in (args, 0)
+        ]
+
+    assert twice(program) == ["x", "x"]
+    assert len(sent) == 2
+
+
+def test_arguments_that_cannot_be_recorded_stop_the_call():
+    with pytest.raises(EncodeError, match=r"args\['socket'\]|args.socket"), steplog.run("r"):
+        plugins.record(Call("tool_call", "m", {"socket": object()}), lambda _ticket: pytest.fail("it was made"))
+
+
+def test_a_function_of_a_module_can_be_patched(monkeypatch):
+    module = types.ModuleType("acme_functions")
+    module.search = lambda text: [text]
+    patches = plugins.Patches()
+    patches.apply(module, "search", plugins.recording(lambda text: Call("tool_call", "search", text, "safe")))
+    assert [patch.place for patch in patches] == ["acme_functions.search"]
+    assert twice(lambda: module.search("one")) == ["one"]
+    with pytest.raises(AttributeError, match="acme_functions has no method post"):
+        patches.apply(module, "post", plugins.recording(lambda: None))
+    patches.uninstall()
+    assert not hasattr(module.search, "__wrapped__")
 
 
 @pytest.mark.parametrize("name", ["later", "opened"])

@@ -61,10 +61,7 @@ def _facts(hooked: Hooked, absent: str | None) -> dict[str, Any]:
         "module": hooked.module,
         "version": str(getattr(package, "__version__", "")) or None,
         "absent": absent,
-        "patches": [
-            {"method": f"{patch.owner.__module__}.{patch.owner.__qualname__}.{patch.name}", "on": patch.on}
-            for patch in hooked.patches
-        ],
+        "patches": [{"method": patch.place, "on": patch.on} for patch in hooked.patches],
         "fault": hooked.fault,
     }
 

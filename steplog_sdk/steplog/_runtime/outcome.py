@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
+from steplog._kernel.codec_classes import recorded_name
 from steplog._runtime import messages
 from steplog._runtime.blame import told
 from steplog._runtime.drive import Steps
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 ANYWHERE: Final = Classes()
 """Classes that are found by a registered codec or in a module that the program has imported."""
+
+
+class _Arguments(Classes):
+    def name(self, cls: type) -> str:
+        return recorded_name(cls)
+
+
+ARGUMENTS: Final = _Arguments()
+"""For arguments: they identify a call and are shown to people, but never become objects again."""
 
 
 def failure(error: BaseException, classes: Classes = ANYWHERE) -> dict[str, Any]:

@@ -36,14 +36,14 @@ class Patch:
     """One replaced method.
 
     Attributes:
-        owner: the class that held it.
+        owner: the class that held it, or the module.
         name: name of the method.
         original: what stood in the class's own `__dict__`.
         replacement: what stands there now.
         on: False once it has been taken back.
     """
 
-    def __init__(self, owner: type, name: str, wrapper: Wrapper) -> None:
+    def __init__(self, owner: type | ModuleType, name: str, wrapper: Wrapper) -> None:
         self.owner = owner
         self.name = name
         self.on = True
@@ -58,8 +58,17 @@ class Patch:
         if self.owner.__dict__.get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
 
+    @property
+    def place(self) -> str:
+        """What was replaced, as `package.module.Class.method`."""
+        return f"{_named(self.owner)}.{self.name}"
+
     def __repr__(self) -> str:
-        return f"<Patch {self.owner.__module__}.{self.owner.__qualname__}.{self.name} {'on' if self.on else 'off'}>"
+        return f"<Patch {self.place} {'on' if self.on else 'off'}>"
+
+
+def _named(owner: type | ModuleType) -> str:
+    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
 
 
 class Hooked(NamedTuple):
@@ -163,8 +172,10 @@ class Patches:
             while self._applied:
                 self._applied.pop().undo()
 
-    def apply(self, owner: type, name: str, wrapper: Wrapper) -> None:
-        """Replace a method that the class defines itself; a method that is already ours stays as it is.
+    def apply(self, owner: type | ModuleType, name: str, wrapper: Wrapper) -> None:
+        """Replace a method that a class defines itself, or a function of a module; one that is ours stays as it is.
+
+        A function that a program has taken out of its module before (`from acme import search`) is not replaced there.
 
         Raises:
             AttributeError: the class has no such method, only inherits it, or holds something else under that name.
@@ -190,13 +201,13 @@ class Patches:
             ]
 
 
-def _unfit(owner: type, name: str, found: Any) -> str:
+def _unfit(owner: type | ModuleType, name: str, found: Any) -> str:
     if found is not None:
-        return f"{owner.__qualname__}.{name} is no plain method but a {type(found).__name__}"
-    holder = next((cls for cls in owner.__mro__ if name in vars(cls)), None)
+        return f"{_named(owner)}.{name} is no plain method but a {type(found).__name__}"
+    holder = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), None)
     if holder is None:
-        return f"{owner.__qualname__} has no method {name}"
-    return f"{owner.__qualname__} inherits {name} from {holder.__qualname__}; patch it there"
+        return f"{_named(owner)} has no method {name}"
+    return f"{_named(owner)} inherits {name} from {_named(holder)}; patch it there"
 
 
 def _is_ours(function: Any) -> bool:

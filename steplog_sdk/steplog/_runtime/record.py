@@ -8,15 +8,17 @@ a crash would, and what cannot be recorded halts the run instead of being lost.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from steplog._kernel.codec import encode
 from steplog._kernel.identity import args_hash, check_mode
 from steplog._runtime.context import current_task, frame, inside
 from steplog._runtime.door import active, place_of
 from steplog._runtime.drive import Steps, run, run_async
 from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems, take_dropped
-from steplog._runtime.outcome import done, failure, returned
+from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import InvalidArgument
 
@@ -35,7 +37,7 @@ def begin(call: Call) -> Ticket | None:
         Interrupt: the run is halted, or halts because of this effect.
         NotInRun: no run is open here, under `install(strict=True)`.
         InvalidArgument: the call's kind or mode is none that an interceptor may use.
-        EncodeError: `args` is not a JSON tree.
+        EncodeError: `args` cannot be recorded.
     """
     _check(call)
     place = place_of(call.kind, call.target, call.mode)
@@ -72,6 +74,8 @@ def _check(call: Call) -> None:
         message = f"{call.target}: mode 'verify' is for tools, which have a verify function. Use 'keyed' or 'unsafe'."
         raise InvalidArgument(message)
     check_mode(call.mode, call.target)
+    if call.request is None:
+        call.args = encode(call.args, "args", ARGUMENTS)
 
 
 def record(call: Call, effect: Callable[[Ticket | None], T]) -> T:
@@ -97,6 +101,7 @@ def record(call: Call, effect: Callable[[Ticket | None], T]) -> T:
     try:
         with inside(ticket.recorder, ticket.step):
             result = effect(ticket)
+        _refuse_unfinished(result, call)
     except Exception as error:
         run(_failed(ticket, error))
         raise
@@ -174,6 +179,20 @@ async def record_items_async(
         _note_cancelled(ticket, interruption)
         raise
     return AsyncItems(ticket, source, last)
+
+
+def _refuse_unfinished(result: Any, call: Call) -> None:
+    """Refuse what is still to come: it cannot be recorded before it is seen."""
+    if not inspect.isawaitable(result) and not isinstance(result, Iterator):
+        return
+    kind, instead = ("an awaitable", "record_async") if inspect.isawaitable(result) else ("an iterator", "record_items")
+    if inspect.iscoroutine(result):
+        result.close()
+    message = (
+        f"{call.target}: the call gave {kind}, whose outcome cannot be recorded before it is seen. Patch the async "
+        f"function that makes it, or use {instead} (recording_items, for a method that gives an iterator)."
+    )
+    raise InvalidArgument(message)
 
 
 def _failed(ticket: Ticket, error: Exception) -> Steps[None]:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import orjson
 
 from steplog._kernel.codec import Classes, encode
-from steplog._kernel.codec_classes import recorded_name
 from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
@@ -23,7 +22,7 @@ from steplog._runtime.blame import blamed
 from steplog._runtime.context import current_task, inside, unrecorded
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
-from steplog._runtime.outcome import done, failure, returned
+from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Ticket
@@ -100,7 +99,7 @@ class Tool:
         if self.kind == "local":
             return Call(self.kind, self.name, {}, self.mode)
         arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
-        tree = {name: encode(value, f"{self.name}({name})", _ANY_CLASS) for name, value in arguments.items()}
+        tree = {name: encode(value, f"{self.name}({name})", ARGUMENTS) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
         call.module = self.module
         if self.binder.receiver is not None:
@@ -143,16 +142,6 @@ def _name_of(fn: Callable[..., Any]) -> str:
         message = f'{fn!r} has no name to record it under. Write @steplog.step(name="...").'
         raise InvalidArgument(message)
     return str(name).rsplit("<locals>.", 1)[-1]
-
-
-class _AnyClass(Classes):
-    """For arguments: they identify a call and are shown to people, but never become objects again."""
-
-    def name(self, cls: type) -> str:
-        return recorded_name(cls)
-
-
-_ANY_CLASS: Final = _AnyClass()
 
 
 def _code_of(fn: Any) -> Any:

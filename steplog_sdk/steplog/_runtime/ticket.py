@@ -27,7 +27,8 @@ class Call:
     Attributes:
         kind: llm_call, tool_call or local.
         target: model id, tool name or local name.
-        args: JSON tree that identifies the call within its target.
+        args: what identifies the call within its target: a JSON tree, or, where there is no `request`, any value that
+            steplog can record.
         mode: idempotency mode.
         request: what to record instead of `args`, for model calls; may hold `Body` values.
         attaches: the code knows how to take up work that goes on at the provider, given its name there.

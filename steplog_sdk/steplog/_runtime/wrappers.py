@@ -45,12 +45,7 @@ def recording(describe: Describe, *, key: str | None = None) -> Wrapper:
             call = calls.of(original, args, kwargs) if patch.on else None
             if call is None:
                 return original(*args, **kwargs)
-
-            def effect(ticket: Ticket | None) -> Any:
-                result = original(*args, **calls.keyed(ticket, kwargs))
-                return result if ticket is None else _whole(result, original)
-
-            return record(call, effect)
+            return record(call, lambda ticket: original(*args, **calls.keyed(ticket, kwargs)))
 
         return replaced
 
@@ -176,17 +171,3 @@ def _fits(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     except ValueError:  # a builtin without a signature
         return True
     return True
-
-
-def _whole(result: Any, original: Callable[..., Any]) -> Any:
-    """The result of a plain method; what is still to come cannot be recorded before it is seen."""
-    if inspect.isawaitable(result) or isinstance(result, Iterator):
-        kind = "an awaitable" if inspect.isawaitable(result) else "an iterator"
-        if inspect.iscoroutine(result):
-            result.close()
-        message = (
-            f"{original.__qualname__} returned {kind}, whose outcome cannot be recorded before it is seen.\n"
-            f"Patch the async function that makes it, or use recording_items for an iterator."
-        )
-        raise InvalidArgument(message)
-    return result

@@ -29,6 +29,8 @@ FRAMEWORKS: Final = frozenset(
     "langchain_anthropic langgraph instructor llama_index smolagents crewai autogen autogen_core autogen_agentchat "
     "autogen_ext dspy haystack agno strands".split()
 )
+# Libraries of which only a part does so: litellm makes up the ids of tool calls where a provider gives none.
+PARTS: Final = ("litellm.llms.",)
 # Of these, the ones that can put the date into a prompt by themselves. The others read the clock for their traces.
 DATING: Final = frozenset({"agno", "crewai"})
 # Parts of a framework that watch it: what they draw is not part of what the agent does.
@@ -84,10 +86,12 @@ def _verdict(module: str, file: str) -> str:
     top = _top(module)
     if top in _own or top == "__main__":
         return "own"
-    if top in _BETWEEN:
+    if top in _BETWEEN or module == "litellm._uuid":
         return "between"
     if top in _STANDARD or top in _NOT_OWN:
         return "other"
+    if module.startswith(PARTS):
+        return "framework"
     if top in FRAMEWORKS:
         if _WATCHING & {*module.split(".")}:
             return "other"

@@ -63,7 +63,7 @@ def hooks(patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
 def _sync(library: Library) -> Wrapper:
     def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            call = _call_of(request) if patch.on else None
+            call = call_of(request) if patch.on else None
             if call is None:
                 return original(self, request, *args, **kwargs)
             attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
@@ -86,7 +86,7 @@ def _sync(library: Library) -> Wrapper:
 def _async(library: Library) -> Wrapper:
     def wrap(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            call = _call_of(request) if patch.on else None
+            call = call_of(request) if patch.on else None
             if call is None:
                 return await original(self, request, *args, **kwargs)
             attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
@@ -106,7 +106,8 @@ def _async(library: Library) -> Wrapper:
     return wrap
 
 
-def _call_of(request: Any) -> LogicalCall | None:
+def call_of(request: Any) -> LogicalCall | None:
+    """The call that a request belongs to, or None where it is to pass."""
     call = current()
     if call is PASSING:
         return None

@@ -1,0 +1,223 @@
+"""The requests library: requests to the hosts that `install(http=[...])` names, and model calls that are made with it.
+
+What becomes a step, its mode and its identity are those of httpx. An answer is read whole before the program gets it,
+also with `stream=True`: what is recorded must be complete, and this library has no place to listen in between.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from steplog import plugins
+from steplog.errors import StepFailed
+from steplog.plugins import Patch, Patches
+from steplog_interceptors._call import CURRENT, PASSING, LogicalCall
+from steplog_interceptors._canonical import query_without_credentials
+from steplog_interceptors._exchange import Exchange, body_of, failure, kept_headers
+from steplog_interceptors._wire import call_of
+
+_TICKET: Final = "_steplog_ticket"
+
+# Failures before the first byte has left, by class or, where one class means many things, by what they say.
+_UNSENT: Final = frozenset(
+    "ConnectTimeout MissingSchema InvalidSchema InvalidURL InvalidHeader InvalidProxyURL InvalidJSONError".split()
+)
+_UNSENT_TEXT: Final = "Failed to establish a new connection"
+_ENCODING: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+class RequestsInterceptor:
+    """Records what passes through `requests.Session.send`.
+
+    Attributes:
+        name: `requests`.
+    """
+
+    name = "requests"
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Patch the library, now or when it is imported. Idempotent."""
+        self._patches.install({"requests.sessions": self._sessions, "requests.models": self._models})
+
+    def uninstall(self) -> None:
+        """Take back what is still ours. Idempotent."""
+        self._patches.uninstall()
+
+    def _sessions(self, module: ModuleType) -> None:
+        self._patches.apply(module.Session, "send", _send)
+
+    def _models(self, module: ModuleType) -> None:
+        self._patches.apply(module.Response, "raise_for_status", _raise_for_status)
+
+
+def _send(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+    def send(self: Any, request: Any, **kwargs: Any) -> Any:
+        shown = _Shown(request) if patch.on else None
+        call = None if shown is None else call_of(shown)
+        if shown is None or call is None:
+            return original(self, request, **kwargs)
+        if not plugins.active():
+            # Outside every run: said, or refused, and otherwise none of our business.
+            target = f"{shown.method} {shown.url.path}"
+            plugins.begin(plugins.Call(call.kind, target, None, call.mode_of(shown)))
+            return original(self, request, **kwargs)
+        call.bind(plugins.begin(call.describe(shown, _whole_body(request), stream=bool(kwargs.get("stream")))))
+        if call.replaying:
+            return _returned(call, request)
+        return original(self, request, **kwargs) if call.passing else _live(call, original, self, request, kwargs)
+
+    return send
+
+
+def _raise_for_status(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
+    def raise_for_status(self: Any) -> Any:
+        try:
+            return original(self)
+        except Exception as error:
+            ticket = self.__dict__.get(_TICKET) if patch.on else None
+            if ticket is not None:
+                ticket.blame(error)
+            raise
+
+    return raise_for_status
+
+
+class _Url:
+    """A URL with the names that it has in httpx."""
+
+    def __init__(self, text: str) -> None:
+        parts = urlsplit(text)
+        self.host = (parts.hostname or "").lower()
+        self.port = parts.port if parts.port != {"http": 80, "https": 443}.get(parts.scheme) else None
+        self.path = parts.path or "/"
+        self.query = parts.query
+        self.params = self
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        return parse_qsl(self.query, keep_blank_values=True)
+
+
+class _Shown:
+    """A prepared request with the names that it has in httpx."""
+
+    def __init__(self, request: Any) -> None:
+        self.method = request.method or "GET"
+        self.url = _Url(request.url or "")
+        self.headers = request.headers
+        body = request.body
+        self._content = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
+
+
+def _whole_body(request: Any) -> bytes:
+    """The body's bytes; one that is a file or a generator is read, and sent as what was read."""
+    body = request.body
+    if body is None or isinstance(body, bytes):
+        return body or b""
+    if isinstance(body, str):
+        return body.encode()
+    read = body.read() if hasattr(body, "read") else b"".join(body)
+    request.body = read.encode() if isinstance(read, str) else read
+    request.headers.pop("Transfer-Encoding", None)
+    request.headers["Content-Length"] = str(len(request.body))
+    whole: bytes = request.body
+    return whole
+
+
+def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request: Any, kwargs: dict[str, Any]) -> Any:
+    ticket = call.ticket
+    assert ticket is not None
+    began = time.perf_counter()
+    # Redirects come back through `send`; they are part of this request.
+    token = CURRENT.set(PASSING)
+    try:
+        response = original(session, request, **kwargs)
+        content = response.content
+    except Exception as error:
+        told = failure(error)
+        if told["class"] in _UNSENT or _UNSENT_TEXT in told["message"]:
+            told["before"] = "send"
+        call.add({"error": told}, None, time.perf_counter() - began)
+        ticket.finish("failed", call.detail(error), error=call.to_blame(error), waited=call.waited)
+        raise
+    finally:
+        CURRENT.reset(token)
+    exchange = _head(response) | {"body": plugins.Body(content), "encoding": response.encoding}
+    if response.history:
+        exchange["history"] = [_head(one) for one in response.history]
+    call.add(exchange, None, time.perf_counter() - began)
+    ticket.finish("failed" if response.status_code >= 400 else "done", call.detail(), waited=call.waited)
+    return _answering(call, response, exchange)
+
+
+def _head(response: Any) -> Exchange:
+    dropped = _ENCODING if "content-encoding" in response.headers else frozenset()
+    pairs = kept_headers(response.headers.items())
+    return {
+        "status": response.status_code,
+        "reason": response.reason,
+        "url": query_without_credentials(response.url),
+        "method": response.request.method,
+        "headers": [pair for pair in pairs if pair[0].lower() not in dropped],
+    }
+
+
+def _answering(call: LogicalCall, response: Any, exchange: Exchange) -> Any:
+    if response.status_code >= 400 and call.to_blame(Exception(), exchange) is not None:
+        setattr(response, _TICKET, call.ticket)
+    return response
+
+
+def _returned(call: LogicalCall, request: Any) -> Any:
+    ticket = call.ticket
+    assert ticket is not None
+    exchange = call.settled_by_hand() or call.next_exchange(None)
+    if "status" not in exchange:
+        error = _rebuilt(exchange["error"], request)
+        ticket.replayed(call.to_blame(error, exchange))
+        raise error
+    response = _response(exchange, request, body_of(exchange, call.recorded.body))
+    response.history = [_response(one, request, b"") for one in exchange.get("history", ())]
+    ticket.replayed()
+    return _answering(call, response, exchange)
+
+
+def _response(exchange: Exchange, request: Any, body: bytes) -> Any:
+    models: Any = sys.modules["requests.models"]
+    response = models.Response()
+    response.status_code = exchange["status"]
+    response.reason = exchange.get("reason")
+    response.url = exchange.get("url", request.url)
+    response.headers.update(dict(exchange["headers"]))
+    response.encoding = exchange.get("encoding")
+    response.elapsed = timedelta(milliseconds=exchange.get("ms", 0.0))
+    response.request = request
+    if "url" in exchange and exchange.get("method") and exchange["url"] != query_without_credentials(request.url):
+        response.request = request.copy()
+        response.request.method, response.request.url = exchange["method"], exchange["url"]
+    response.raw = io.BytesIO(body)
+    response._content = body  # noqa: SLF001 - what `Response.content` itself sets
+    response._content_consumed = True  # noqa: SLF001 - so that `iter_content` cuts pieces off it
+    return response
+
+
+def _rebuilt(error: dict[str, Any], request: Any) -> Exception:
+    # Only what the program has already imported: a log must not be able to name a module to load.
+    cls = getattr(sys.modules.get(error["module"]), error["class"], None)
+    base: Any = sys.modules["requests.exceptions"]
+    if isinstance(cls, type) and issubclass(cls, base.RequestException):
+        rebuilt: Exception = cls(error["message"], request=request)
+        return rebuilt
+    return StepFailed(error["message"], type_name=f"{error['module']}:{error['class']}")
+
+
+interceptor: Final = RequestsInterceptor()

@@ -1,0 +1,174 @@
+"""The requests library: the same promises as for httpx."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import steplog
+from steplog.errors import NotInRun
+from steplog.testing import LocalProvider
+from steplog.testing.provider import Fault, Reply
+from tests.interceptors.support import KEY, chat, chat_events
+from tests.interceptors.test_http import CREDENTIALS, MESSAGES, service
+
+requests = pytest.importorskip("requests", reason="requests is not installed")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    steplog.install(home=folder, durability="process", interceptors=["requests"], http=["127.0.0.1"])
+    yield folder
+    steplog.uninstall()
+
+
+def seen(response: Any) -> dict[str, Any]:
+    return {
+        "class": type(response),
+        "status": (response.status_code, response.reason, response.ok),
+        "content": response.content,
+        "text": response.text,
+        "encoding": response.encoding,
+        "headers": {name: value.partition("?")[0] for name, value in response.headers.items()},
+        "request": (response.request.method, response.url.partition("?")[0]),
+        "history": [(one.status_code, one.url.partition("?")[0]) for one in response.history],
+    }
+
+
+def calls(url: str) -> dict[str, Callable[[], Any]]:
+    return {
+        "get": lambda: requests.get(url + "/items/42", params={"q": "x", "api_key": KEY}),
+        "post": lambda: requests.post(url + "/items", json={"name": "tea", "api_key": KEY}),
+        "form": lambda: requests.post(url + "/items", data={"name": "tea", "password": KEY}),
+        "upload": lambda: requests.post(url + "/items", files={"file": ("a.bin", b"\0\xff")}),
+        "generator": lambda: requests.post(url + "/items", data=iter([b"a", b"bc"])),
+        "delete": lambda: requests.delete(url + "/items/42", auth=("ada", KEY)),
+        "redirect": lambda: requests.get(url + "/moved"),
+        "unfollowed": lambda: requests.get(url + "/moved", allow_redirects=False),
+        "binary": lambda: requests.get(url + "/file", headers={"range": "bytes=0-9"}),
+        "failed": lambda: requests.get(url + "/broken/500"),
+    }
+
+
+def test_every_request_is_returned_as_it_was(home, offline):
+    def program() -> tuple[dict[str, Any], int, int]:
+        with steplog.run("r") as run:
+            found = {name: seen(call()) for name, call in calls(provider.url).items()}
+        return found, run.replayed, run.executed
+
+    with LocalProvider(handler=service) as provider:
+        live = program()
+        offline(provider)
+        returned = program()
+    assert returned[0] == live[0]
+    assert live[0]["redirect"]["history"] == [(302, provider.url + "/moved")]
+    assert b'"size":3' in live[0]["generator"]["content"]
+    assert (live[1:], returned[1:]) == ((0, len(live[0])), (len(live[0]), 0))
+    kept = b"".join(file.read_bytes() for file in home.rglob("*") if file.is_file())
+    assert KEY.encode() not in kept
+    assert b"hidden-8371" not in kept
+
+
+def test_a_stream_is_given_in_pieces(home, offline):
+    def program() -> list[bytes]:
+        with steplog.run("r"), requests.get(provider.url + "/events", stream=True) as response:
+            return [line for line in response.iter_lines() if line]
+
+    with LocalProvider(handler=service) as provider:
+        live = program()
+        offline(provider)
+        assert program() == live == [b'data: {"n":1}', b'data: {"n":2}']
+
+
+def test_a_model_call_is_one(tmp_path, offline):
+    steplog.install(home=tmp_path / "home", durability="process", interceptors=["requests"])
+
+    def program() -> Any:
+        with steplog.run("r") as run:
+            answer = requests.post(provider.url + "/v1/chat/completions", json={"model": "m", **MESSAGES})
+            (step,) = run.state.steps.values()
+        return answer.json(), step.kind, step.mode, step.finished["usage"]["total"]
+
+    try:
+        with LocalProvider(handler=lambda _hit: Reply.json(chat())) as provider:
+            live = program()
+            offline(provider)
+            assert program() == live
+    finally:
+        steplog.uninstall()
+    assert live[1:] == ("llm_call", "safe", 12)
+
+
+def test_credential_and_telemetry_traffic_passes_by(home):
+    with LocalProvider(handler=service) as provider, steplog.run("r") as run:
+        for method, path, options in CREDENTIALS:
+            renamed = {{"content": "data"}.get(name, name): value for name, value in options.items()}
+            requests.request(method, provider.url + path, **renamed)
+        assert run.state.steps == {}
+        assert len(provider.hits) == len(CREDENTIALS)
+
+
+@pytest.mark.parametrize("fault", [Fault("status", status=502), Fault("drop")], ids=["status", "drop"])
+def test_a_change_that_may_have_happened_is_not_made_again(fault, home):
+    with LocalProvider(handler=service) as provider:
+        provider.inject(fault)
+
+        def program() -> None:
+            with steplog.run("r"):
+                requests.post(provider.url + "/orders", json={}).raise_for_status()
+
+        for _ in range(2):
+            with pytest.raises(requests.RequestException):
+                program()
+        assert len(provider.hits) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_that_never_left_is_made_again(method, home):
+    def program(url: str) -> int:
+        with steplog.run("r"):
+            return int(requests.request(method, url + "/a").status_code)
+
+    closed = LocalProvider(handler=service)
+    port = int(closed.url.rpartition(":")[2])
+    closed.close()
+    with pytest.raises(requests.ConnectionError):
+        program(closed.url)
+    with LocalProvider(handler=service, port=port) as provider:
+        assert program(provider.url) == 200
+
+
+def test_an_exception_is_raised_again_with_its_class(home, offline):
+    def program() -> tuple[type, str]:
+        with steplog.run("r"), pytest.raises(requests.RequestException) as caught:
+            requests.get(provider.url + "/a")
+        return type(caught.value), str(caught.value)
+
+    with LocalProvider(handler=service) as provider:
+        provider.inject(Fault("drop"))
+        live = program()
+        offline(provider)
+        assert program() == live
+
+
+def test_a_response_can_be_pickled(home):
+    with LocalProvider(handler=service) as provider:
+        for _ in range(2):
+            with steplog.run("r"):
+                response = requests.get(provider.url + "/broken/404")
+            assert pickle.loads(pickle.dumps(response)).status_code == 404
+
+
+def test_outside_a_run_it_is_told_and_in_strict_mode_refused(home, caplog):
+    with LocalProvider(handler=lambda _hit: Reply.sse(chat_events("a"))) as provider:
+        assert requests.get(provider.url + "/a").status_code == 200
+        assert "tool_call GET /a was called outside any run" in caplog.text
+        steplog.install(home=home, durability="process", interceptors=[], strict=True)
+        with pytest.raises(NotInRun):
+            requests.get(provider.url + "/a")
+        assert len(provider.hits) == 1

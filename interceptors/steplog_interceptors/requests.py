@@ -20,7 +20,8 @@ from steplog.errors import StepFailed
 from steplog.plugins import Patch, Patches
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall
 from steplog_interceptors._canonical import query_without_credentials
-from steplog_interceptors._exchange import Exchange, body_of, failure, kept_headers
+from steplog_interceptors._exchange import Exchange, failure, kept_headers
+from steplog_interceptors._pieces import body_of
 from steplog_interceptors._wire import call_of
 
 _TICKET: Final = "_steplog_ticket"
@@ -185,7 +186,7 @@ def _returned(call: LogicalCall, request: Any) -> Any:
         error = _rebuilt(exchange["error"], request)
         ticket.replayed(call.to_blame(error, exchange))
         raise error
-    response = _response(exchange, request, body_of(exchange, call.recorded.body))
+    response = _response(exchange, request, body_of(call.recorded, exchange))
     response.history = [_response(one, request, b"") for one in exchange.get("history", ())]
     ticket.replayed()
     return _answering(call, response, exchange)

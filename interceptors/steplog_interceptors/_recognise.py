@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from steplog_interceptors._modes import changes_state
 from steplog_interceptors._sdk import Sdk
 
 # Paths that nothing but a model has.
@@ -57,14 +58,8 @@ INFERENCE: Final = re.compile(
 )
 
 
-def _changes_state(body: Any) -> bool:
-    # A response inside a conversation appends its input and its output to that conversation; one in the background is
-    # a job that goes on by itself.
-    return isinstance(body, dict) and (body.get("conversation") is not None or body.get("background") is True)
-
-
 # A model call of a client that nobody announced.
-MODEL: Final = Sdk("", (0, 0), INFERENCE, _changes_state)
+MODEL: Final = Sdk("", (0, 0), INFERENCE, changes_state)
 
 
 def is_model_call(request: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from steplog_interceptors._canonical import Canonical, Wire
 from steplog_interceptors._jobs import Jobs
+from steplog_interceptors._modes import changes_state, chosen
 
 # Text of a conversation, and fields that have a place of their own in the log.
 _NOT_PARAMETERS: Final = frozenset(
@@ -57,7 +58,10 @@ class Sdk:
         return name in request.headers and text in request.headers[name]
 
     def mode(self, wire: Wire, body: Any) -> str:
-        """Idempotency mode of a request."""
+        """Idempotency mode of a request: what the user says about its kind, else what is known of it."""
+        said = chosen(self.name, wire.method, wire.path)
+        if said is not None:
+            return said
         if wire.method in ("GET", "HEAD", "OPTIONS"):
             return "safe"
         if wire.method == "POST" and self.inference.search(wire.path) and not self.changes_state(body):
@@ -66,7 +70,9 @@ class Sdk:
 
 
 # Other SDKs of the same generator mark their requests too; what they do is unknown, so only reading is safe.
-UNKNOWN: Final = Sdk("", (0, 0), re.compile(r"/(?:chat/)?completions$|/embeddings$|/messages$|/responses$"))
+UNKNOWN: Final = Sdk(
+    "", (0, 0), re.compile(r"/(?:chat/)?completions$|/embeddings$|/messages$|/responses$"), changes_state
+)
 
 
 def target(wire: Wire, canonical: Canonical) -> str:

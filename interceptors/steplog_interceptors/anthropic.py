@@ -7,6 +7,7 @@ from typing import Final
 
 from steplog_interceptors._canonical import Wire
 from steplog_interceptors._install import SdkInterceptor
+from steplog_interceptors._modes import changes_state
 from steplog_interceptors._sdk import Sdk
 
 # POST requests that compute an answer and leave nothing behind that a second one would repeat.
@@ -26,6 +27,6 @@ def _lookup(wire: Wire) -> str:
     return ""
 
 
-SDK: Final = Sdk("anthropic", (0, 73, 0), _INFERENCE, newest=2, lookup=_lookup)
+SDK: Final = Sdk("anthropic", (0, 73, 0), _INFERENCE, changes_state, newest=2, lookup=_lookup)
 
 interceptor: Final = SdkInterceptor(SDK)

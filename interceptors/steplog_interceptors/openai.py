@@ -10,13 +10,14 @@ from urllib.parse import quote
 from steplog_interceptors._canonical import Wire
 from steplog_interceptors._install import SdkInterceptor
 from steplog_interceptors._jobs import Jobs, Question
+from steplog_interceptors._modes import changes_state
 from steplog_interceptors._sdk import Sdk
 
 # POST requests that compute an answer and leave nothing behind that a second one would repeat.
 _INFERENCE: Final = re.compile(
     r"""/(?:
         (?:chat/)?completions | responses | responses/input_tokens | responses/compact | embeddings | moderations
-      | decisions
+      | decisions | content_provenance_checks | fine_tuning/alpha/graders/(?:run|validate)
       | audio/(?:speech|transcriptions|translations)
       | images/(?:generations|edits|variations)
       | vector_stores/[^/]+/search
@@ -25,12 +26,6 @@ _INFERENCE: Final = re.compile(
     )$""",
     re.VERBOSE,
 )
-
-
-def _changes_state(body: Any) -> bool:
-    # A response inside a conversation appends its input and its output to that conversation. One in the background is a
-    # job: it goes on, and is paid for, whether or not anybody still waits for it.
-    return isinstance(body, dict) and (body.get("conversation") is not None or body.get("background") is True)
 
 
 def _is_job(wire: Wire, body: Any) -> bool:
@@ -80,6 +75,6 @@ def _lookup(wire: Wire) -> str:
 
 _JOBS: Final = Jobs(_is_job, _job, _number, _question, _ended)
 
-SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, _changes_state, newest=3, jobs=_JOBS, lookup=_lookup)
+SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, changes_state, newest=3, jobs=_JOBS, lookup=_lookup)
 
 interceptor: Final = SdkInterceptor(SDK)

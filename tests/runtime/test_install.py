@@ -74,6 +74,19 @@ def test_installing_again_adds_and_uninstalling_takes_all_back(found):
     assert on(found) == set()
 
 
+def test_modes_add_up_and_what_was_said_last_counts_first(found):
+    steplog.install(interceptors=[], modes={"sdk": {"POST /a": "safe", "POST /*": "unsafe"}})
+    steplog.install(interceptors=[], modes={"sdk": {"POST /**": "safe", "POST /a": "unsafe"}, "clock": {}})
+
+    assert list(plugins.settings().modes["sdk"].items()) == [
+        ("POST /**", "safe"),
+        ("POST /a", "unsafe"),
+        ("POST /*", "unsafe"),
+    ]
+    steplog.uninstall()
+    assert plugins.settings().modes == {}
+
+
 def test_the_environment_adds_too(found, monkeypatch):
     monkeypatch.setenv("STEPLOG_ALSO", "clock, ,")
     monkeypatch.setenv("STEPLOG_HTTP", "127.0.0.1:8000,[::1]:80, *.example.com")
@@ -102,6 +115,12 @@ def test_naming_interceptors_does_not_keep_those_out_that_are_named_beside(found
         ({"ignore": ["metadata"]}, "maps the name of an interceptor to paths"),
         ({"ignore": {"sdk": "metadata"}}, r"ignore\['sdk'\] is a list of names"),
         ({"ignore": {"sdkk": ["metadata"]}}, "named sdkk"),
+        ({"modes": ["POST /x"]}, "maps the name of an interceptor to modes"),
+        ({"modes": {"sdk": "safe"}}, "maps the name of an interceptor to modes"),
+        ({"modes": {"sdk": {"/v1/files": "safe"}}}, "'/v1/files' names no kind of request"),
+        ({"modes": {"sdk": {3: "safe"}}}, "3 names no kind of request"),
+        ({"modes": {"sdk": {"POST /v1/files": "keyed"}}}, "is 'keyed'; a request to a provider is either safe"),
+        ({"modes": {"sdkk": {"POST /v1/files": "safe"}}}, "named sdkk"),
     ],
     ids=str,
 )

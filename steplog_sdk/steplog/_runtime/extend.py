@@ -1,4 +1,4 @@
-"""What is recorded beyond the default: the settings `also`, `http` and `ignore`, checked and added up."""
+"""What is recorded beyond the default: `also`, `http`, `ignore` and `modes`, checked and added up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from steplog.errors import InvalidArgument
 
 # A host as a URL holds it, with `*` and `?` for any part of it; IPv6 in brackets; a port where one is meant.
 _HOST: Final = re.compile(r"(?:[a-z0-9.*?_-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
+
+_REQUEST: Final = re.compile(r"[A-Z]+ /\S*")
 
 
 def names(before: Iterable[str], environment: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -60,6 +62,42 @@ def ignored(before: Mapping[str, Iterable[str]], given: Any) -> dict[str, tuple[
             parse(path)
         found[name] = tuple(dict.fromkeys([*found.get(name, ()), *listed]))
     return found
+
+
+def modes(before: Mapping[str, Mapping[str, str]], given: Any) -> dict[str, dict[str, str]]:
+    """Modes of requests, by interceptor and by `METHOD /path`; what is named last comes first.
+
+    Raises:
+        InvalidArgument: it is not such a mapping, a pattern has another form, or a mode does not exist.
+    """
+    example = 'modes={"openai": {"POST /v1/files": "safe"}}'
+    tables = given.values() if isinstance(given, Mapping) else [None]
+    if not all(isinstance(table, Mapping) for table in tables):
+        message = (
+            f"modes maps the name of an interceptor to modes by request, and {given!r} does not.\nWrite {example}."
+        )
+        raise InvalidArgument(message)
+    found = {name: dict(table) for name, table in before.items()}
+    for name, table in given.items():
+        for pattern, mode in table.items():
+            _check_mode(pattern, mode, example)
+        found[name] = {**table, **{key: mode for key, mode in found.get(name, {}).items() if key not in table}}
+    return found
+
+
+def _check_mode(pattern: Any, mode: Any, example: str) -> None:
+    if not isinstance(pattern, str) or not _REQUEST.fullmatch(pattern):
+        message = (
+            f"{pattern!r} names no kind of request. Write its method and its whole path, as in {example}; `*` or "
+            f"`{{id}}` stands for one part of the path, `**` for any number of them."
+        )
+        raise InvalidArgument(message)
+    if mode not in ("safe", "unsafe"):
+        message = (
+            f"the mode of {pattern!r} is {mode!r}; a request to a provider is either safe (a repetition does no harm) "
+            f"or unsafe (a call that a crash has left open halts the run). Write {example}."
+        )
+        raise InvalidArgument(message)
 
 
 def _words(text: str) -> list[str]:

@@ -37,12 +37,13 @@ def install(
     also: Collection[str] = (),
     http: Collection[str] = (),
     ignore: Mapping[str, Collection[str]] | None = None,
+    modes: Mapping[str, Mapping[str, str]] | None = None,
     store: Store | None = None,
 ) -> None:
     """Record the model calls of every supported SDK from now on. Idempotent; import order does not matter.
 
-    Calling it again changes the settings for runs that are opened from then on; `also`, `http` and `ignore` add to what
-    was named before, until `uninstall()`.
+    Calling it again changes the settings for runs that are opened from then on; `also`, `http`, `ignore` and
+    `modes` add to what was named before, until `uninstall()`.
 
     Args:
         home: directory of the logs; `STEPLOG_HOME`, else `.agent`.
@@ -60,6 +61,9 @@ def install(
             `127.0.0.1:8000`; with those in `STEPLOG_HTTP`, separated by commas.
         ignore: by interceptor, paths in a request's body that do not count when a call is compared with the log, as in
             `{"openai": ["metadata.request_id"]}`.
+        modes: by interceptor, whether a request is `safe` to repeat after a crash or `unsafe`, where you know better
+            than steplog: `{"openai": {"POST /v1/files": "safe", "POST /v1/vector_stores/*/files": "safe"}}`. A pattern
+            is the method and the whole path; `*` stands for one part of it, `**` for any number.
         store: a store to use instead of files in `home`.
 
     Raises:
@@ -77,6 +81,7 @@ def install(
             also=also,
             http=http,
             ignore=ignore,
+            modes=modes,
             before=PROCESS.settings,
         )
         wanted, found = _find(interceptors, chosen)
@@ -125,6 +130,7 @@ def _find(named: Collection[str] | None, chosen: settings.Settings) -> tuple[Col
     _refuse_unknown("interceptor", wanted, available)
     if chosen.ignore.keys() - available.keys():
         _refuse_unknown("interceptor (in `ignore`)", chosen.ignore, {**available, **_stood_for(available)})
+    _refuse_unknown("interceptor (in `modes`)", chosen.modes, available)
     return wanted, available if named is None else {name: available[name] for name in wanted}
 
 

@@ -53,6 +53,7 @@ class Settings:
         also: names of the opt-in interceptors that are installed beside the default ones.
         http: host globs, lower case, whose requests through httpx and httpx2 are steps.
         ignore: by interceptor, paths in the request's body that are not part of its identity.
+        modes: by interceptor, the idempotency modes of requests by `METHOD /path`; the first that matches counts.
     """
 
     home: str = DEFAULT_HOME
@@ -63,6 +64,7 @@ class Settings:
     also: tuple[str, ...] = ()
     http: tuple[str, ...] = ()
     ignore: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def resolve(
@@ -75,12 +77,13 @@ def resolve(
     also: Iterable[str] = (),
     http: Iterable[str] = (),
     ignore: Mapping[str, Iterable[str]] | None = None,
+    modes: Mapping[str, Mapping[str, str]] | None = None,
     before: Settings | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Settings from arguments, then environment, then defaults.
 
-    `also`, `http` and `ignore` add up: what arguments and environment name, beside what is in force `before`.
+    `also`, `http`, `ignore` and `modes` add up: what arguments and environment name, beside what is in force `before`.
 
     Raises:
         InvalidArgument: a value that does not exist or does not have the form of its setting.
@@ -97,6 +100,7 @@ def resolve(
         also=extend.names(before.also, environ.get("STEPLOG_ALSO", ""), also),
         http=extend.hosts(before.http, environ.get("STEPLOG_HTTP", ""), http),
         ignore=extend.ignored(before.ignore, ignore or {}),
+        modes=extend.modes(before.modes, modes or {}),
     )
 
 

@@ -8,7 +8,7 @@ import inspect
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 import anthropic
@@ -145,6 +145,15 @@ async def listed(stream: Any) -> list[Any]:
 def perform(program: Callable[[], Any]) -> Any:
     """Run a coroutine function in a loop of its own, even where everything it awaits is synchronous."""
     return asyncio.run(program())
+
+
+def complete(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in which nothing waits, without an event loop: synchronous code must not see one."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a synchronous client waited for an event loop")
 
 
 class RawServer:

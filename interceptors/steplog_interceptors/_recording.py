@@ -187,8 +187,18 @@ class StreamRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether the stream has ended with an error event."""
-        return self.over and self._mark.failed
+        """Whether the last event of the stream so far is an error."""
+        return self._mark.failed
+
+    def raised(self) -> plugins.Ticket | None:
+        """The SDK is making an exception of the stream: the step, recorded, if an error in the stream is the reason.
+
+        Older releases do not close the stream then, and the program must not see a failure that is not on disk.
+        """
+        if not self.failed:
+            return None
+        self.finish("closed_early")
+        return self._call.ticket
 
     def leave_open(self) -> None:
         """The reader was interrupted: the step stays an orphan, with what has passed."""

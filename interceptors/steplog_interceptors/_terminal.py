@@ -26,6 +26,7 @@ _MARKS: Final = frozenset(
     }
 )
 _DONE_MARK: Final = b"data:[DONE]"
+# Not an end: a reader either raises at an error, and closes, or takes it as a value and reads on for what follows.
 # The second one is how OpenAI's chat API and those that follow it say it.
 _ERROR_MARKS: Final = (b"event:error", b'data:{"error"')
 # Longer than any mark: what a line begins with decides.
@@ -47,7 +48,7 @@ class EndMark:
         encoding: its content encoding; one that cannot be undone hides the mark until the body ends.
 
     Attributes:
-        failed: the stream ended with an error event.
+        failed: the last event so far is an error.
         first: the first event's tree, once it has passed.
         found: model, usage and finish reason so far, in the names of `_derive`.
     """
@@ -57,6 +58,7 @@ class EndMark:
         self.first: dict[str, Any] | None = None
         self.found: dict[str, Any] = {}
         self._marked = False
+        self._between = True
         # A line that is long arrives in many pieces; joining them each time would cost its length squared.
         self._rest: list[bytes] = []
         self._size = 0
@@ -123,11 +125,16 @@ class EndMark:
 
     def _line(self, line: bytes) -> bool:
         if not line:
+            self._between = True
             return self._marked
         mark = line[:_KEPT].replace(b" ", b"", 1)
+        done = mark.startswith(_DONE_MARK)
         if mark.startswith(_ERROR_MARKS):
             self.failed = True
-        self._marked = self._marked or self.failed or mark in _MARKS or mark.startswith(_DONE_MARK)
+        elif self._between and mark.startswith((b"event:", b"data:")) and not done:
+            self.failed = False
+        self._between = False
+        self._marked = self._marked or mark in _MARKS or done
         if mark.startswith(b"data:") and (self.first is None or self._marked or _TELLING.search(line)):
             self._read(line[5:])
         return False

@@ -370,8 +370,7 @@ class _Attempt:
         )
         response.stream = mixed(kind, base)(response.stream, record)
         self.call.stream = record
-        ticket = self.call.ticket
-        _raised.note(response.request, lambda: ticket if record.failed else None)
+        _raised.note(response.request, record.raised)
         return response
 
     @staticmethod

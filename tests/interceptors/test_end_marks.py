@@ -14,12 +14,10 @@ from steplog_interceptors._terminal import EndMark
 ENDINGS = {
     "openai": b"data: [DONE]",
     "anthropic": b'event: message_stop\ndata: {"type": "message_stop"}',
-    "anthropic error": b'event: error\ndata: {"type": "error"}',
     "responses": b'event: response.completed\ndata: {"type": "response.completed"}',
     "incomplete": b'event: response.incomplete\ndata: {"type": "response.incomplete"}',
     "failed": b"event: response.failed\ndata: {}",
     "without spaces": b"data:[DONE]",
-    "chat error": b'data: {"error": {"message": "no"}}',
 }
 BODY = b'event: x\ndata: {"text": "data: [DONE] event: message_stop"}\n\n' + b"data: " + b"x" * 300 + b"\n\n"
 
@@ -60,9 +58,28 @@ def test_the_end_is_found_in_a_compressed_stream(name, encoding, pack):
     packed = pack(BODY + ENDINGS[name] + b"\n\n")
     mark = EndMark("text/event-stream", encoding)
     assert fed(packed, [10, 20, 30], mark) is not None
-    assert mark.failed == ("error" in name)
+    assert not mark.failed
 
 
 @pytest.mark.parametrize("content_type,encoding", [("application/json", ""), ("text/event-stream", "br")])
 def test_other_bodies_end_with_their_connection(content_type, encoding):
     assert not EndMark(content_type, encoding).feed(b"data: [DONE]\n\n")
+
+
+ERRORS = {
+    "anthropic": b'event: error\ndata: {"type": "error"}\n\n',
+    "chat": b'data: {"error": {"message": "no"}}\n\n',
+    "responses": b'event: error\ndata: {"type": "error", "code": "x"}\n\n',
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_is_the_outcome_only_while_nothing_follows_it(name):
+    mark = EndMark("text/event-stream", "")
+
+    assert not mark.feed(BODY + ERRORS[name])
+    assert mark.failed
+    assert not mark.feed(BODY)
+    assert not mark.failed
+    assert mark.feed(ERRORS[name] + b"data: [DONE]\n\n")
+    assert mark.failed

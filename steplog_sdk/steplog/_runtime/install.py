@@ -128,9 +128,9 @@ def _find(named: Collection[str] | None, chosen: settings.Settings) -> tuple[Col
     available = {point.name: point for point in entry_points(group=GROUP)}
     wanted = [*(named or ()), *chosen.also, *([HTTP] if chosen.http else ())]
     _refuse_unknown("interceptor", wanted, available)
-    if chosen.ignore.keys() - available.keys():
-        _refuse_unknown("interceptor (in `ignore`)", chosen.ignore, {**available, **_stood_for(available)})
-    _refuse_unknown("interceptor (in `modes`)", chosen.modes, available)
+    for setting, table in (("ignore", chosen.ignore), ("modes", chosen.modes)):
+        if table.keys() - available.keys():
+            _refuse_unknown(f"interceptor (in `{setting}`)", table, {**available, **_stood_for(available)})
     return wanted, available if named is None else {name: available[name] for name in wanted}
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -69,6 +70,16 @@ def test_every_promise_names_tests_that_exist(promise):
         tree = ast.parse((ROOT / file).read_text())
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         assert test in {node.name for node in ast.walk(tree) if isinstance(node, functions)}, f"{file}::{test}"
+
+
+def test_every_interceptor_is_documented():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["steplog.interceptors"]
+    table = (ROOT / "docs/effects.md").read_text().partition("\n\n    ")[0]
+    documented = {
+        name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`([\w-]+)`", line)
+    }
+
+    assert set(points) - {"openai", "anthropic"} == documented & set(points)
 
 
 def test_every_event_type_is_documented_and_folded():

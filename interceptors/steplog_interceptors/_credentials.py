@@ -93,6 +93,14 @@ def _is_own(client: Any, call: LogicalCall) -> bool:
     return "authorization" in named or not hasattr(client, "_custom_headers")
 
 
+class Key(Token):
+    """A callable key of openai; the hook of the first releases only sets an attribute, and returns nothing."""
+
+    def apply(self, result: Any, request: Any, call: LogicalCall) -> None:
+        """Put it where the placeholder stands, or where the SDK would have put it."""
+        super().apply(self.client.api_key if result is None else result, request, call)
+
+
 class ExchangedToken(Token):
     """A token that openai fetches on the way to `send`."""
 
@@ -292,7 +300,7 @@ _Table = dict[str, list[tuple[tuple[str, ...], dict[str, Wrapper]]]]
 _SIGNED: Final[dict[str, Wrapper]] = {"_prepare_request": _signature(_always)}
 _AZURE: Final[dict[str, Wrapper]] = {"_get_azure_ad_token": _token(_has_token_callable)}
 _KEY: Final[dict[str, Wrapper]] = {
-    "_refresh_api_key": _token(_has_key_callable),
+    "_refresh_api_key": _token(_has_key_callable, Key),
     "_prepare_request": _signature(_has_provider),
 }
 _EXCHANGE: Final[dict[str, Wrapper]] = {

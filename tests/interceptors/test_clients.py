@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sqlite3
 import struct
@@ -78,6 +79,9 @@ class Place:
             cls = getattr(importlib.import_module(module), "Async" + name if self.asynchronous else name)
         except (ImportError, AttributeError):
             pytest.skip(f"this release of the SDK has no {name}")
+        unknown = set(options) - set(inspect.signature(cls.__init__).parameters)
+        if unknown:
+            pytest.skip(f"{name} of this release of the SDK takes no {', '.join(sorted(unknown))}")
         return cls(**{"max_retries": 1, **options})
 
     def azure(self, **options: Any) -> Any:
@@ -501,9 +505,9 @@ def test_an_empty_key_is_refused_as_without_steplog(asynchronous, home):
         key = nothing_async if asynchronous else nothing
         client = openai_client("http://127.0.0.1:9", asynchronous=asynchronous, api_key=key)
         try:
-            with pytest.raises(TypeError) as caught:
+            with pytest.raises(Exception, match=r".") as caught:
                 await settled(ask(client))
-            return str(caught.value)
+            return repr(caught.value)
         finally:
             await settled(client.close())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -54,26 +55,34 @@ def echo() -> Iterator[Echo]:
     found.close()
 
 
-def _has(client: Any, path: str) -> Any:
+def talking(echo: Echo, path: str = "", **options: Any) -> Any:
+    """A client of the server; the beta takes TLS for granted where no address for websockets is given."""
+    url = echo.url + path
+    return openai_client(url, websocket_base_url=url.replace("http", "ws") + "/v1", **options)
+
+
+def _has(client: Any, path: str, **needed: Any) -> Any:
     node = client
     for part in path.split("."):
         node = getattr(node, part, None)
         if node is None:
             pytest.skip(f"this release of the SDK has no {path}")
-    return node
+    if set(needed) - set(inspect.signature(node).parameters):
+        pytest.skip(f"{path} of this release of the SDK takes no {', '.join(needed)}")
+    return node(**needed)
 
 
 # name: how a connection manager is made
 WAYS: dict[str, Any] = {
-    "realtime": lambda c: _has(c, "realtime.connect")(model="gpt-live"),
-    "realtime, a call": lambda c: _has(c, "realtime.connect")(call_id="rtc_1"),
-    "realtime translations": lambda c: _has(c, "realtime.translations.connect")(model="gpt-live"),
-    "beta realtime": lambda c: _has(c, "beta.realtime.connect")(model="gpt-live"),
-    "responses": lambda c: _has(c, "responses.connect")(),
-    "beta responses": lambda c: _has(c, "beta.responses.connect")(),
-    "live": lambda c: _has(c, "live.connect")(),
-    "live sideband": lambda c: _has(c, "live.sideband.connect")(session_id="sess_1"),
-    "live forks": lambda c: _has(c, "live.forks.connect")(session_id="sess_1"),
+    "realtime": lambda c: _has(c, "realtime.connect", model="gpt-live"),
+    "realtime, a call": lambda c: _has(c, "realtime.connect", call_id="rtc_1"),
+    "realtime translations": lambda c: _has(c, "realtime.translations.connect", model="gpt-live"),
+    "beta realtime": lambda c: _has(c, "beta.realtime.connect", model="gpt-live"),
+    "responses": lambda c: _has(c, "responses.connect"),
+    "beta responses": lambda c: _has(c, "beta.responses.connect"),
+    "live": lambda c: _has(c, "live.connect"),
+    "live sideband": lambda c: _has(c, "live.sideband.connect", session_id="sess_1"),
+    "live forks": lambda c: _has(c, "live.forks.connect", session_id="sess_1"),
 }
 
 
@@ -95,9 +104,7 @@ def session(echo: Echo, way: str, *, asynchronous: bool, by_hand: bool = False, 
     """One session in run `r`, and a local step behind it; what that step gave."""
 
     async def body() -> Any:
-        # The beta client takes TLS for granted where no address for websockets is given.
-        address = echo.url.replace("http", "ws") + "/v1"
-        client = openai_client(echo.url, asynchronous=asynchronous, websocket_base_url=address, **options)
+        client = talking(echo, asynchronous=asynchronous, **options)
         try:
             async with steplog.run("r"):
                 await talk(WAYS[way](client), by_hand=by_hand)
@@ -149,7 +156,7 @@ def test_strict_opens_no_session_inside_a_run_or_outside(way, asynchronous, home
     steplog.install(home=home, strict=True, interceptors=())
 
     async def outside() -> None:
-        client = openai_client(echo.url, asynchronous=asynchronous)
+        client = talking(echo, asynchronous=asynchronous)
         try:
             await talk(WAYS[way](client))
         finally:
@@ -165,7 +172,7 @@ def test_strict_opens_no_session_inside_a_run_or_outside(way, asynchronous, home
 @both_colours
 def test_outside_a_run_a_session_works_as_ever(asynchronous, home, echo):
     async def body() -> None:
-        client = openai_client(echo.url, asynchronous=asynchronous)
+        client = talking(echo, asynchronous=asynchronous)
         await talk(WAYS["realtime"](client))
         await settled(client.close())
 
@@ -177,7 +184,7 @@ def test_outside_a_run_a_session_works_as_ever(asynchronous, home, echo):
 def test_a_refused_connection_is_refused_again_without_connecting(asynchronous, home, echo, offline):
     def program() -> tuple[str, str]:
         async def body() -> tuple[str, str]:
-            client = openai_client(echo.url + "/refused", asynchronous=asynchronous)
+            client = talking(echo, "/refused", asynchronous=asynchronous)
             async with steplog.run("r"):
                 with pytest.raises(Exception, match=r".") as caught:
                     await talk(WAYS["realtime"](client))
@@ -193,17 +200,13 @@ def test_a_refused_connection_is_refused_again_without_connecting(asynchronous, 
     assert live[1] in again[1]
 
 
-def test_a_model_and_a_call_are_told_apart_and_credentials_are_not_stored(home, echo, events):
-    with openai_client(echo.url, api_key="opaque-credential") as client, steplog.run("r"):
-        for options in (
-            {"model": "a"},
-            {"model": "b"},
-            {"call_id": "rtc_12345678", "extra_query": {"key": "opaque-c"}},
-        ):
+def test_sessions_are_told_apart_and_credentials_are_not_stored(home, echo, events):
+    with talking(echo, api_key="opaque-credential") as client, steplog.run("r"):
+        for options in ({"model": "a"}, {"model": "b"}, {"model": "b", "extra_query": {"key": "opaque-c", "v": "1"}}):
             with client.realtime.connect(**options):
                 pass
     asked = [event["data"]["request"]["params"] for event in events() if event["type"] == "step.started"]
-    assert [one.get("model") or one.get("call_id") for one in asked] == ["a", "b", "rtc_12345678"]
+    assert [(one["model"], one.get("v")) for one in asked] == [("a", None), ("b", None), ("b", "1")]
     assert not any(b"opaque" in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
 

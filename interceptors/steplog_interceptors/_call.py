@@ -166,10 +166,10 @@ class LogicalCall:
             kind = OutcomeUnknown if data.get("how") == "unknown" else StepFailed
             return {"error": {"module": kind.__module__, "class": kind.__qualname__, "message": message}}
         result = self.recorded.value("result")
-        event = self.sdk.jobs.ended(result) if self.attaches and self.sdk.jobs is not None else None
-        if event is not None:
+        events = self.sdk.jobs.told(result) if self.attaches and self.sdk.jobs is not None else None
+        if events is not None:
             headers = [["content-type", "text/event-stream"]]
-            return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": event.decode()}}
+            return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": events.decode()}}
         headers = [["content-type", "application/json"]]
         body = orjson.dumps(result).decode()
         return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": body}}

@@ -44,14 +44,14 @@ class Jobs:
         name: the job that an event names, or None.
         number: the number of an event, after which one can ask for more, or None.
         question: how to ask, given the original path, the job, and the number of the last known event or None.
-        ended: the last event of a stream made from a job's result, for an operator's word; None where it is no result.
+        told: a stream made of a job's result, where an operator gives that; None where it is no result.
     """
 
     is_one: Callable[[Wire, Any], bool]
     name: Callable[[dict[str, Any]], dict[str, Any] | None]
     number: Callable[[dict[str, Any]], int | None]
     question: Callable[[str, dict[str, Any], int | None], Question]
-    ended: Callable[[Any], bytes | None]
+    told: Callable[[Any], bytes | None]
 
 
 class Earlier:

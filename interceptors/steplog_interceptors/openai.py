@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,6 +11,7 @@ from steplog_interceptors._install import SdkInterceptor
 from steplog_interceptors._jobs import Jobs, Question
 from steplog_interceptors._modes import changes_state
 from steplog_interceptors._sdk import Sdk
+from steplog_interceptors._told import as_stream
 
 # POST requests that compute an answer and leave nothing behind that a second one would repeat.
 _INFERENCE: Final = re.compile(
@@ -54,14 +54,6 @@ def _question(path: str, job: dict[str, Any], last: int | None) -> Question:
     return Question(f"{path}/{quote(job['id'], safe='')}", {"stream": "true", **after})
 
 
-def _ended(result: Any) -> bytes | None:
-    if not isinstance(result, dict) or result.get("object") != "response":
-        return None
-    kind = {"failed": "failed", "incomplete": "incomplete"}.get(result.get("status", ""), "completed")
-    event = {"type": f"response.{kind}", "sequence_number": 0, "response": result}
-    return b"event: response.%b\ndata: %b\n\n" % (kind.encode(), json.dumps(event).encode())
-
-
 def _lookup(wire: Wire) -> str:
     if wire.path.endswith("/responses"):
         return (
@@ -73,7 +65,7 @@ def _lookup(wire: Wire) -> str:
     return ""
 
 
-_JOBS: Final = Jobs(_is_job, _job, _number, _question, _ended)
+_JOBS: Final = Jobs(_is_job, _job, _number, _question, as_stream)
 
 SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, changes_state, newest=3, jobs=_JOBS, lookup=_lookup)
 

@@ -8,7 +8,7 @@ import orjson
 
 from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
-from steplog._kernel.fold import FAILED, FINISHED, RunState, StepState, fold
+from steplog._kernel.fold import FAILED, FINISHED, RUNNING, RunState, StepState, fold
 from steplog._runtime import settings
 from steplog._runtime.journal import Journal
 from steplog._runtime.pack import Sink, body_names
@@ -56,7 +56,7 @@ def resolve(
         text = f"a step is settled as done, retry, failed or unknown, not as {how!r}."
         raise InvalidArgument(text, run_id=run_id, step=step)
     # Before the run is taken: a claim would reopen a run that has ended.
-    found = _check(fold(store.read(run_id).events), step, how, store.bodies)
+    found = _check(fold(store.read(run_id).events), step, how, store.bodies, claimed=False)
     redactor = settings.redactor()
     sink = Sink(redactor)
     data = _data(
@@ -64,7 +64,7 @@ def resolve(
     )
     journal = Journal.open(store, run_id, dict, redactor)
     try:
-        _check(journal.state, step, how, store.bodies)
+        _check(journal.state, step, how, store.bodies, claimed=True)
         journal.wait(journal.submit(ev.STEP_RESOLVED, step, sink.line(data), sink.bodies))
         return journal.snapshot()
     finally:
@@ -90,13 +90,16 @@ def _unknown(step: StepState) -> str:
     )
 
 
-def _check(state: RunState, step: str, how: str, bodies: BodyStore) -> StepState:
+def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: bool) -> StepState:
     found = state.steps.get(step)
     if found is None:
         text = f"run {state.run_id} has no step {step}. See its steps: steplog show {state.run_id}"
         raise UnknownStep(text, run_id=state.run_id, step=step)
     if how == "retry" and found.status == FAILED:
         # A failure that the program has handled is returned for ever, unless a person says that it may be tried again.
+        return found
+    if found.status == RUNNING and not claimed:
+        # Under a process that has died, as a rule; one that lives does not let the run be taken.
         return found
     if not in_doubt(found, bodies):
         text = f"step {step} of run {state.run_id} is {found.status}; there is nothing to settle."

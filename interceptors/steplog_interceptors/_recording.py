@@ -25,16 +25,11 @@ from collections import deque
 from typing import Any, Final
 
 from steplog import plugins
-from steplog.errors import Interrupt, SteplogError
 from steplog.plugins import Body
 from steplog_interceptors._call import LogicalCall
 from steplog_interceptors._exchange import Exchange, failure
 from steplog_interceptors._pieces import Piece, body_form
 from steplog_interceptors._terminal import EndMark
-
-# Recordings whose reader is gone. A reader can die inside the garbage collector, in the middle of anything, so they are
-# concluded at the next opportunity and not there and then.
-_dropped: Final[deque[StreamRecord]] = deque()
 
 # What has passed is written down after this many seconds; then after twice as long, and so on up to the most.
 _FIRST_WAIT: Final = 0.05
@@ -249,15 +244,15 @@ class StreamRecord:
         """The reader is gone; conclude later."""
         if self.over:
             return
-        if self._dropped_as is None:
-            _dropped.append(self)
+        if self._dropped_as is None and self._call.ticket is not None:
+            self._call.ticket.leave(self._conclude_left)
         # The collector finalizes in any order, so the body may go before the generator that closes it.
         if self._dropped_as != "closed_early":
             self._dropped_as = end
 
-    def settle(self) -> None:
-        """Conclude a dropped recording."""
-        self.finish(self._dropped_as or "abandoned")
+    def _conclude_left(self) -> plugins.Conclusion | None:
+        concluded = self.conclude(self._dropped_as or "abandoned")
+        return None if concluded is None else (*concluded, self._call.to_blame(None), self._call.waited)
 
     def _on_close(self) -> dict[str, Any] | None:
         with self._lock:
@@ -275,27 +270,6 @@ def _behind(data: bytes, mark: bytes) -> int:
     """Where the bytes behind the last `mark` begin; 0 where there is none."""
     found = data.rfind(mark)
     return 0 if found < 0 else found + len(mark)
-
-
-def take_dropped() -> list[StreamRecord]:
-    """The recordings to conclude; each is given out once."""
-    found = []
-    while _dropped:
-        try:
-            found.append(_dropped.popleft())
-        except IndexError:  # another thread was faster
-            break
-    return found
-
-
-def settle_dropped(records: list[StreamRecord]) -> None:
-    """Conclude these recordings. Where one cannot be, that halts its own run, and is no matter of the caller's."""
-    for record in records:
-        try:
-            record.settle()
-        except (Interrupt, SteplogError) as failed:
-            # The run that it belongs to is halted, and says so itself.
-            plugins.log.warning("steplog: a stream that nobody read to its end could not be recorded: %s", failed)
 
 
 def interrupted() -> bool:

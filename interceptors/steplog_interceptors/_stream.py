@@ -6,6 +6,7 @@ early is recorded with exactly the bytes that were handed over.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -32,6 +33,15 @@ class _Tee:
         record = self.__dict__.get("_record")
         if record is not None:
             record.drop("abandoned")
+
+
+def _for_later() -> bool:
+    """Whether to conclude a closed body later: inside the collector, or while an exception passes.
+
+    Where the exception ends the run, its reader was interrupted and will read it anew. A loop without a `with` closes
+    its generators before the exception that leaves it can be seen from here; then it is a `GeneratorExit` that passes.
+    """
+    return collecting() or sys.exception() is not None
 
 
 class SyncTee(_Tee):
@@ -72,7 +82,7 @@ class SyncTee(_Tee):
         try:
             self._stream.close()
         finally:
-            if collecting():
+            if _for_later():
                 record.drop("closed_early")
             else:
                 record.finish("closed_early")
@@ -119,4 +129,7 @@ class AsyncTee(_Tee):
                 await source.aclose()
             await self._stream.aclose()
         finally:
-            await record.finish_async("closed_early")
+            if _for_later():
+                record.drop("closed_early")
+            else:
+                await record.finish_async("closed_early")

@@ -10,7 +10,6 @@ while a stream is being read, or a client that steplog does not know cannot reac
 
 from __future__ import annotations
 
-import contextvars
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from steplog_interceptors._http import HttpCall
 from steplog_interceptors._jobs import AsyncContinued, Earlier, SyncContinued, ask
 from steplog_interceptors._pieces import body_of
 from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
-from steplog_interceptors._recording import StreamRecord, settle_dropped, take_dropped
+from steplog_interceptors._recording import StreamRecord
 from steplog_interceptors._redirects import led_to, note, restore
 from steplog_interceptors._replay import AsyncReplay, SyncReplay, end_of
 from steplog_interceptors._sdk import UNKNOWN, Sdk
@@ -154,8 +153,6 @@ class _Attempt:
 
     def begin(self) -> None:
         """Submit the call; the answer is in the call afterwards."""
-        # In a copy of the context, because a stream that somebody dropped is not what this code did last.
-        contextvars.copy_context().run(settle_dropped, take_dropped())
         with self._refusals():
             effect = self._effect(self.request.read() if plugins.active() else None)
             if wanted(self.call, effect):
@@ -164,11 +161,6 @@ class _Attempt:
 
     async def begin_async(self) -> None:
         """The same from a task."""
-        dropped = take_dropped()
-        if dropped:
-            import asyncio  # a program without tasks does not pay for it
-
-            await asyncio.to_thread(settle_dropped, dropped)
         with self._refusals():
             effect = self._effect(await self.request.aread() if plugins.active() else None)
             if wanted(self.call, effect):

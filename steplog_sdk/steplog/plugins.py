@@ -53,12 +53,13 @@ from steplog._runtime.record import (
     record_items_async,
 )
 from steplog._runtime.settings import Settings
-from steplog._runtime.ticket import Call, Recorded, Ticket
+from steplog._runtime.ticket import Call, Conclusion, Recorded, Ticket
 from steplog._runtime.wrappers import recording, recording_items
 
 __all__ = [
     "Body",
     "Call",
+    "Conclusion",
     "Interceptor",
     "Patch",
     "Patches",

@@ -19,7 +19,7 @@ import pytest
 from pydantic import BaseModel
 
 import steplog
-from steplog.errors import RunStopped
+from steplog.errors import Interrupt, RunStopped
 from steplog.testing import LocalProvider
 from steplog.testing._rig import everything_in
 from steplog.testing.provider import Fault, Reply
@@ -363,3 +363,98 @@ def test_async_streams_that_nobody_reads_do_not_pile_up(sdk, home):
 
     with LocalProvider(handler=answers(Reply.sse(sse))) as provider:
         assert in_run(make, use, provider.url, asynchronous=True) == 0
+
+
+class Halted(Interrupt):
+    reason = "indeterminate"
+
+
+@both_colours
+@both_sdks
+@pytest.mark.parametrize("managed", [False, True], ids=["loop", "with"])
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), KeyboardInterrupt(), Halted("in doubt")], ids=lambda e: type(e).__name__
+)
+def test_a_stream_whose_reader_fails_is_read_anew_when_that_ended_the_run(
+    error, managed, sdk, asynchronous, home, events
+):
+    make, create, _, sse = SDKS[sdk]
+    broken = [error]
+
+    def keep(item: Any, found: list[Any]) -> None:
+        found.append(item)
+        if broken:
+            raise broken.pop()
+
+    async def use(client: Any) -> list[Any]:
+        found: list[Any] = []
+        if managed and asynchronous:
+            async with await create(client, stream=True) as stream:
+                async for item in stream:
+                    keep(item, found)
+        elif managed:
+            with create(client, stream=True) as stream:
+                for item in stream:
+                    keep(item, found)
+        elif asynchronous:
+            async for item in await create(client, stream=True):
+                keep(item, found)
+        else:
+            # Nothing but the loop holds the stream: it is closed as soon as the exception leaves the loop.
+            for item in create(client, stream=True):
+                keep(item, found)
+        return found
+
+    with LocalProvider(handler=answers(Reply.sse(sse))) as provider:
+        with pytest.raises((ValueError, KeyboardInterrupt, RunStopped)):
+            in_run(make, use, provider.url, asynchronous=asynchronous)
+        assert len(in_run(make, use, provider.url, asynchronous=asynchronous)) > len(WORDS)
+        assert len(provider.hits) == 2
+    assert [data["attempt"] for data in steps(events)] == [2]
+
+
+@both_colours
+@both_sdks
+@pytest.mark.parametrize("how", ["break", "handled"])
+def test_a_stream_that_is_left_is_concluded_before_the_program_does_anything_else(
+    how, sdk, asynchronous, home, offline, events
+):
+    make, create, _, sse = SDKS[sdk]
+    told: list[Any] = []
+
+    async def first(client: Any) -> Any:
+        stream = await settled(create(client, stream=True))
+        if how == "handled":
+            try:
+                if asynchronous:
+                    async with stream:
+                        raise ValueError(describe(await anext(stream)))
+                with stream:
+                    raise ValueError(describe(next(stream)))
+            except ValueError as error:
+                return error.args
+        if asynchronous:
+            async with stream:
+                return describe(await anext(stream))
+        for item in stream:
+            return describe(item)
+        return None
+
+    async def use(client: Any) -> Any:
+        found = await first(client)
+        gc.collect()
+
+        @steplog.step
+        def tell() -> None:
+            told.append([event["type"] for event in events() if event["type"].startswith("step.")])
+
+        tell()
+        return found
+
+    with LocalProvider(handler=answers(Reply.sse(sse))) as provider:
+        live = in_run(make, use, provider.url, asynchronous=asynchronous)
+        offline(provider)
+        assert in_run(make, use, provider.url, asynchronous=asynchronous) == live
+    (seen,) = told
+    assert [type_ for type_ in seen if type_ != "step.progressed"] == ["step.started", "step.finished", "step.started"]
+    assert steps(events)[0]["exchanges"][0]["end"] == "closed_early"

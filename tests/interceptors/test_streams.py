@@ -17,6 +17,7 @@ import pytest
 
 import steplog
 from steplog import plugins
+from steplog._runtime.recorder import Recorder
 from steplog.errors import DriftDetected, Interrupt, RunStopped
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Fault, Reply
@@ -478,13 +479,13 @@ def test_a_refused_stream_is_recorded_whole(home, events, offline):
 
 def test_nothing_is_written_from_inside_the_collector(home, monkeypatch):
     make, open_, reply = SDKS["openai"]
-    finish, inside = plugins.Ticket.finish, []
+    finish, inside = Recorder.finish, []
 
-    def noting(self: Any, *args: Any, **kwargs: Any) -> None:
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
         inside.append(plugins.collecting())
-        finish(self, *args, **kwargs)
+        return finish(self, *args, **kwargs)
 
-    monkeypatch.setattr(plugins.Ticket, "finish", noting)
+    monkeypatch.setattr(Recorder, "finish", noting)
     with LocalProvider(handler=answers(reply)) as provider, steplog.run("r"):
         stream = open_(make(provider.url))
         next(stream)

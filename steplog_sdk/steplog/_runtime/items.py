@@ -7,11 +7,10 @@ interrupted leaves the step open, as if the process had died there.
 
 from __future__ import annotations
 
-import contextvars
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import orjson
 
@@ -19,22 +18,8 @@ from steplog._kernel.codec import decode, encode
 from steplog._runtime.collector import collecting
 from steplog._runtime.drive import Steps, run, run_async
 from steplog._runtime.outcome import ANYWHERE, failure, raised, unrecordable
-from steplog._runtime.ticket import Ticket
+from steplog._runtime.ticket import Conclusion, Ticket
 from steplog.errors import DecodeError, EncodeError
-
-# A reader can die inside the garbage collector, in the middle of anything, so what it left is concluded later.
-_dropped: Final[deque[_Recording]] = deque()
-
-
-def take_dropped() -> list[_Recording]:
-    """The recordings whose reader is gone; each is given out once."""
-    found = []
-    while _dropped:
-        try:
-            found.append(_dropped.popleft())
-        except IndexError:  # another thread was faster
-            break
-    return found
 
 
 def interrupted() -> bool:
@@ -47,12 +32,12 @@ def interrupted() -> bool:
 
 
 def _for_later() -> bool:
-    """Whether to conclude a closed iterator later: inside the collector, or while a generator that holds it is closed.
+    """Whether to conclude a closed iterator later: inside the collector, or while an exception passes.
 
-    A loop that an exception leaves closes its generator before the exception can be seen from here. Where that ends the
-    run, the reader was interrupted; where the program goes on, it does so with another call.
+    Where the exception ends the run, its reader was interrupted and will read it anew. A loop without a `with` closes
+    its generators before the exception that leaves it can be seen from here; then it is a `GeneratorExit` that passes.
     """
-    return collecting() or isinstance(sys.exception(), GeneratorExit)
+    return collecting() or sys.exception() is not None
 
 
 class _Recording:
@@ -99,12 +84,10 @@ class _Recording:
         """The reader is gone; conclude later."""
         if not self.over and not self._left:
             self._left = how
-            _dropped.append(self)
+            self._ticket.leave(self._conclude_left)
 
-    def settle(self) -> None:
-        """Conclude a dropped recording."""
-        # In a copy of the context, because a stream that somebody dropped is not what this code did last.
-        contextvars.copy_context().run(run, self.end(self._left or "abandoned"))
+    def _conclude_left(self) -> Conclusion | None:
+        return None if self.over else ("done", self._detail(self._left), None, 0.0)
 
     def _on_close(self) -> dict[str, Any] | None:
         # A run that fails or stops may come back and read this stream whole; one that ends well will not.

@@ -17,7 +17,7 @@ from steplog._kernel.identity import args_hash, check_mode
 from steplog._runtime.context import current_task, frame, inside
 from steplog._runtime.door import active, place_of
 from steplog._runtime.drive import Steps, run, run_async
-from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems, take_dropped
+from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems
 from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import InvalidArgument
@@ -91,7 +91,6 @@ def record(call: Call, effect: Callable[[Ticket | None], T]) -> T:
         Interrupt, NotInRun, InvalidArgument, EncodeError: as `begin` raises them; Interrupt also where the result
             cannot be recorded, since a resumed run could not return it.
     """
-    _settle_dropped()
     ticket = begin(call)
     if ticket is None:
         return effect(None)
@@ -111,7 +110,6 @@ def record(call: Call, effect: Callable[[Ticket | None], T]) -> T:
 
 async def record_async(call: Call, effect: Callable[[Ticket | None], Awaitable[T]]) -> T:
     """The same from a task."""
-    await _settle_dropped_async()
     ticket = await begin_async(call)
     if ticket is None:
         return await effect(None)
@@ -144,7 +142,6 @@ def record_items(
         last: whether an item completes the stream; the step is on disk before that item is handed on. None where only
             the end of the iterator tells.
     """
-    _settle_dropped()
     ticket = begin(call)
     if ticket is None:
         return effect(None)
@@ -163,7 +160,6 @@ async def record_items_async(
     call: Call, effect: Callable[[Ticket | None], Awaitable[AsyncIterator[T]]], last: Callable[[T], bool] | None = None
 ) -> AsyncIterator[T]:
     """The same from a task."""
-    await _settle_dropped_async()
     ticket = await begin_async(call)
     if ticket is None:
         return await effect(None)
@@ -204,15 +200,3 @@ def _note_cancelled(ticket: Ticket, interruption: BaseException) -> None:
 
     if isinstance(interruption, asyncio.CancelledError):
         ticket.cancelled()
-
-
-def _settle_dropped() -> None:
-    for items in take_dropped():
-        items.settle()
-
-
-async def _settle_dropped_async() -> None:
-    for items in take_dropped():
-        import asyncio
-
-        await asyncio.to_thread(items.settle)

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
 from steplog._runtime.pack import Sink
-from steplog._runtime.ticket import Call, Earlier, Recorded, Ticket
+from steplog._runtime.ticket import Call, Conclusion, Earlier, Recorded, Ticket
 from steplog._runtime.turns import Turns
 from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
@@ -96,6 +97,7 @@ class Recorder:
         self.dispatch = Dispatch(journal, on_drift, self.refuse_if_halted)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}
+        self._left: deque[tuple[Ticket, Callable[[], Conclusion | None]]] = deque()
 
     # decide ------------------------------------------------------------------------------------------------------
 
@@ -111,6 +113,7 @@ class Recorder:
             Interrupt: the run is halted, or halts because of this effect.
             EncodeError: the arguments cannot be recorded.
         """
+        yield from self._conclude_left()
         self._turns.used()
         hashed = args_hash(call.args)
         effect, occurrence, decision = self.dispatch.submit(call, place, hashed)
@@ -247,8 +250,12 @@ class Recorder:
         *,
         error: BaseException | None = None,
         waited: float = 0.0,
+        left: bool = False,
     ) -> Steps[None]:
-        """Write the outcome of an attempt; the caller may see it when this returns."""
+        """Write the outcome of an attempt; the caller may see it when this returns.
+
+        Of one that was `left`, it is not what the executing code did last.
+        """
         if ticket.finished:
             return
         ticket.finished = True
@@ -275,7 +282,7 @@ class Recorder:
             raise
         if error is not None:
             blame(error, ticket.step)
-        if "retry" not in detail:
+        if "retry" not in detail and not left:
             advance(self, ticket.effect.scope, ticket.step)
 
     def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
@@ -361,6 +368,22 @@ class Recorder:
     def watch(self, ticket: Ticket) -> None:
         """Keep a ticket whose step must be concluded when the run closes."""
         self._open[ticket.step] = ticket
+
+    def leave(self, ticket: Ticket, conclude: Callable[[], Conclusion | None]) -> None:
+        """Keep a step that is to be concluded when the program goes on. Never waits, never writes."""
+        if not self.closed:
+            self._left.append((ticket, conclude))
+
+    def _conclude_left(self) -> Steps[None]:
+        while self._left:
+            try:
+                ticket, conclude = self._left.popleft()
+            except IndexError:  # another thread was faster
+                break
+            concluded = conclude()
+            if concluded is not None:
+                outcome, detail, error, waited = concluded
+                yield from self.finish(ticket, outcome, detail, error=error, waited=waited, left=True)
 
     def conclude_open(self) -> None:
         """Record the steps that nobody finished, such as streams that were never read to their end."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
     from steplog.stores.base import BodyStore
 
+Conclusion = tuple[str, dict[str, Any], BaseException | None, float]
+"""Outcome, detail, the exception that the caller sees, seconds spent waiting: as `Ticket.finish` takes them."""
+
 
 class Call:
     """An effect as an interceptor or a decorator submits it.
@@ -188,6 +191,17 @@ class Ticket:
         collector.watch()
         self._closing = callback
         self.recorder.watch(self)
+
+    def leave(self, conclude: Callable[[], Conclusion | None]) -> None:
+        """Name what to record when the program goes on to another effect: the reader of a stream is gone.
+
+        For where nothing may be written (in the garbage collector), or where it is not known whether the reader has had
+        enough or was interrupted. A run that an exception ends leaves the step open.
+
+        Args:
+            conclude: gives what to record, or None where that has happened.
+        """
+        self.recorder.leave(self, conclude)
 
     def close(self) -> None:
         """Record what `on_close` gives, because the run is closing."""

@@ -390,6 +390,62 @@ async def test_an_interrupt_in_a_task_that_nobody_awaits_reaches_the_task_that_o
     await asyncio.sleep(0)
 
 
+def in_a_task(tool):
+    return asyncio.create_task(asyncio.to_thread(tool))
+
+
+def in_a_thread(tool):
+    def die():
+        with contextlib.suppress(BaseException):
+            tool()
+
+    threading.Thread(target=die).start()
+
+
+@pytest.mark.parametrize("start", [in_a_task, in_a_thread])
+def test_an_interrupt_that_nobody_waits_for_ends_a_run_that_was_opened_around_the_loop(start):
+    @steplog.step
+    def bad():
+        return object()
+
+    async def main():
+        kept.append(start(bad))
+        try:
+            await asyncio.Queue().get()
+        finally:
+            left.append("cleaned up")
+
+    kept, left = [], []
+    with pytest.raises(steplog.RunStopped) as stopped:
+        with steplog.run("r"):
+            asyncio.run(main())
+
+    assert stopped.value.reason == "unreplayable"
+    assert left == ["cleaned up"]
+
+
+def test_a_loop_that_was_there_before_keeps_its_other_tasks():
+    @steplog.step
+    def bad():
+        return object()
+
+    async def main():
+        background = asyncio.create_task(asyncio.Event().wait())
+        halted = asyncio.to_thread(run_in_a_thread)
+        assert await halted == "unreplayable"
+        await asyncio.sleep(0.5)  # longer than a halt takes to reach whom it concerns
+        return background.cancel()
+
+    def run_in_a_thread():
+        try:
+            with steplog.run("r"):
+                bad()
+        except steplog.RunStopped as stopped:
+            return stopped.reason
+
+    assert asyncio.run(main())
+
+
 async def test_a_task_group_and_gather_end_promptly():
     @steplog.step
     async def bad(i):

@@ -1,12 +1,16 @@
-"""The asyncio task that opened a run, and how a halt reaches it.
+"""The code that opened a run, and how a halt reaches it.
 
 An interrupt raised in a child task normally arrives through `await`. Some frameworks never await the task that died
 (an actor runtime whose queue simply stays empty), and the run would hang for ever. So the task that opened the run is
-cancelled, again and again until it leaves, once the ordinary way has had its chance.
+cancelled, again and again until it leaves, once the ordinary way has had its chance. Where a run was opened around an
+event loop (`with steplog.run(): asyncio.run(main())`), it is the task that the loop was started for.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
+from types import FrameType
 from typing import Any, Final
 
 from steplog._runtime.context import current_task
@@ -17,11 +21,16 @@ _AGAIN_SECONDS: Final = 0.5
 
 
 class OwnerTask:
-    """Cancels the task that opened a run when the run halts somewhere else; does nothing for a run of a thread."""
+    """Cancels the task that a run waits in when the run halts somewhere else.
+
+    Does nothing for a run whose thread waits in no event loop.
+    """
 
     def __init__(self, task: Any) -> None:
         self._task = task
-        self._loop = None if task is None else task.get_loop()
+        # Inside a loop but in no task there is nothing that belongs to the run alone.
+        self._may_start_loop = task is None and not _in_loop()
+        self._thread = threading.get_ident()
         self._left = False
         self._cancelled = 0
 
@@ -32,19 +41,46 @@ class OwnerTask:
 
     def halted(self, _interrupt: Interrupt) -> None:
         """Make sure that the owner hears of it. Safe to call from any thread."""
-        if self._loop is None or self._loop.is_closed() or current_task() is self._task:
+        task = self._waiting_task()
+        loop = None if task is None else task.get_loop()
+        if loop is None or loop.is_closed() or current_task() is task:
             return
-        self._loop.call_soon_threadsafe(self._loop.call_later, _FIRST_SECONDS, self._nudge)
+        loop.call_soon_threadsafe(loop.call_later, _FIRST_SECONDS, self._nudge, task)
 
     def left(self) -> None:
         """The owner has left the run's scope; the cancellations that are still pending on it are ours to take back."""
         self._left = True
-        for _ in range(self._cancelled):
-            self._task.uncancel()
+        if self._task is not None:
+            for _ in range(self._cancelled):
+                self._task.uncancel()
 
-    def _nudge(self) -> None:
-        if self._loop is None or self._left or self._task.done():
+    def _waiting_task(self) -> Any:
+        return _awaited_by(self._thread) if self._may_start_loop else self._task
+
+    def _nudge(self, task: Any) -> None:
+        if self._left or task.done():
             return
-        self._task.cancel()
+        task.cancel()
         self._cancelled += 1
-        self._loop.call_later(_AGAIN_SECONDS, self._nudge)
+        task.get_loop().call_later(_AGAIN_SECONDS, self._nudge, task)
+
+
+def _in_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001  # the public form raises
+
+
+def _awaited_by(thread: int) -> Any:
+    """The task that a thread has started an event loop for and waits for, or None.
+
+    asyncio has no name for it; it is a local variable of the function that runs the loop. `Runner.run` is there also
+    for loops that are not written in Python.
+    """
+    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  # documented; there is no other
+    while frame is not None:
+        for function, variable in (("run_until_complete", "future"), ("run", "task")):
+            if frame.f_code.co_name == function and frame.f_globals.get("__name__", "").startswith("asyncio."):
+                found = frame.f_locals.get(variable)
+                return found if hasattr(found, "cancelling") else None
+        frame = frame.f_back
+    return None

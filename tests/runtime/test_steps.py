@@ -13,7 +13,9 @@ import inspect
 import json
 import random
 import sqlite3
+import sys
 import time
+import types
 import typing
 import uuid
 
@@ -696,3 +698,62 @@ def test_an_interrupt_that_holds_a_secret_is_recorded_without_it(home):
         tool()
 
     assert secret not in (home / "runs/r/events.jsonl").read_text()
+
+
+# the order of decorators
+
+
+class Tool:
+    """What a framework makes of a function: an object that can be called, or one that cannot."""
+
+    def __init__(self, function, name="pay"):
+        self.function, self.name = function, name
+
+
+class CallableTool(Tool):
+    def __call__(self, *args):
+        return self.function(*args)
+
+
+@pytest.fixture
+def framework(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydantic_ai", types.ModuleType("pydantic_ai"))
+    for kind in (Tool, CallableTool):
+        monkeypatch.setattr(kind, "__module__", "pydantic_ai.tools")
+
+
+@pytest.mark.parametrize("kind", [Tool, CallableTool])
+@pytest.mark.parametrize("name", [None, "pay"])
+def test_a_tool_of_a_framework_is_refused(framework, kind, name):
+    with pytest.raises(steplog.InvalidArgument, match="below the decorator of an agent framework"):
+        steplog.step(name=name)(kind(lambda: 1))
+
+
+@pytest.mark.parametrize("materialised", [False, True])
+def test_a_function_that_a_framework_has_kept_is_refused(framework, materialised):
+    def pay():
+        return 1
+
+    kept = Tool(pay)
+    if materialised:
+        assert vars(kept)["function"] is pay
+
+    with pytest.raises(steplog.InvalidArgument, match="was given to a pydantic_ai"):
+        steplog.step(pay)
+
+
+def test_a_step_may_be_given_to_a_framework_and_be_wrapped_by_a_program_of_the_users(framework, monkeypatch):
+    monkeypatch.setattr(CallableTool, "__module__", "agents.tools")
+
+    def pay():
+        return 1
+
+    tool = Tool(steplog.step(pay))
+    mine = steplog.step(name="mine")(CallableTool(lambda: 2))
+
+    assert (tool.function(), mine()) == (1, 2)
+
+
+def test_an_object_of_the_agents_sdk_is_refused_with_the_order():
+    with pytest.raises(steplog.InvalidArgument, match="Write the framework's decorator above"):
+        steplog.step(Tool(lambda: 1))

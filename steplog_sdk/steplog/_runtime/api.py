@@ -91,7 +91,7 @@ def step(
         )
         return _decorate(tool)
 
-    if len(args) > 1 or (args and not callable(args[0]) and not isinstance(args[0], (staticmethod, classmethod))):
+    if len(args) > 1 or (args and isinstance(args[0], (str, type(None)))):
         message = 'step takes a function, or a name and a function: @steplog.step, or steplog.step("now", time.time)'
         raise InvalidArgument(message)
     return decorate(args[0]) if args else decorate

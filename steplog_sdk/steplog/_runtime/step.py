@@ -24,6 +24,7 @@ from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.recorder import Recorder
+from steplog._runtime.refuse import refuse
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import EncodeError, Interrupt, InvalidArgument
@@ -47,7 +48,7 @@ class Tool:
         retry_on: tuple[type[Exception], ...] = (Exception,),
         ignore: Collection[str] = (),
     ) -> None:
-        _refuse(fn, kind)
+        refuse(fn, kind)
         self.fn = fn
         # What a `partial` has bound already is part of what is asked for, like any other argument.
         self.bound_args, self.bound_kwargs = (fn.args, fn.keywords) if isinstance(fn, functools.partial) else ((), {})
@@ -118,26 +119,10 @@ def _nothing() -> None:
     """The shape of a call without arguments."""
 
 
-def _refuse(fn: Any, kind: str) -> None:
-    if isinstance(fn, (staticmethod, classmethod)):
-        message = "put @steplog.step below @staticmethod or @classmethod, next to the function."
-        raise InvalidArgument(message)
-    if not callable(fn):
-        message = f"@steplog.step goes on a function, not on {type(fn).__name__}. For a value: steplog.step(name, fn)."
-        raise InvalidArgument(message)
-    if inspect.isclass(fn) and kind != "local":
-        message = f"@steplog.step goes on a function or method, not on the class {fn.__name__}."
-        raise InvalidArgument(message)
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        message = (
-            f"{getattr(fn, '__qualname__', fn)} is a generator: its values reach the caller before the step has ended, "
-            f"so they cannot be recorded first.\nReturn a list, or make each item a step of its own."
-        )
-        raise InvalidArgument(message)
-
-
 def _name_of(fn: Callable[..., Any]) -> str:
-    name = getattr(fn, "__qualname__", None) or getattr(getattr(fn, "func", None), "__qualname__", None)
+    name = getattr(fn, "__qualname__", None)
+    if name is None and isinstance(fn, functools.partial):
+        name = getattr(fn.func, "__qualname__", None)
     if name is None:
         message = f'{fn!r} has no name to record it under. Write @steplog.step(name="...").'
         raise InvalidArgument(message)

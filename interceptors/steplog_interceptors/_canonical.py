@@ -93,6 +93,9 @@ def query_without_credentials(url: str) -> str:
 
 # Below the recorder's own limit, which counts what it wraps around the body.
 _DEPTH: Final = 80
+# Says nothing, and some releases of an SDK send it where others do not: a log must outlive an upgrade of the SDK.
+# anthropic before 2.0 has it in the URL of every beta call; the header names the beta in all of them.
+_IDLE_QUERY: Final = frozenset({("beta", "true")})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -122,7 +125,8 @@ def canonical(wire: Wire, ignored: Iterable[str] = ()) -> Canonical:
                 stored = Body(json.dumps(tree, separators=(",", ":")).encode())
             told = without(tree, ignored)
             body = {"json": told} if _is_plain(told) else {"json_sha256": _sorted_digest(told)}
-    identity = {"method": wire.method, "path": wire.path, "query": [list(pair) for pair in wire.query], "body": body}
+    query = [list(pair) for pair in wire.query if pair not in _IDLE_QUERY]
+    identity = {"method": wire.method, "path": wire.path, "query": query, "body": body}
     return Canonical(identity, tree, stored, redacted)
 
 

@@ -1,0 +1,1 @@
+"""The SDKs' own tests, run with steplog installed: `make test-sdk-suites`."""

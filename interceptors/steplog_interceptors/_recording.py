@@ -37,6 +37,8 @@ _LONGEST_WAIT: Final = 1.0
 # Or when this much has passed, and a sixteenth of all that passed before, so that a long stream is not cut into dust.
 _LEAST_PIECE: Final = 16 << 10
 _LARGEST_PIECE: Final = 1 << 20
+# A reader that is faster than the disk must not fill the memory.
+_MOST_HELD: Final = 8 << 20
 # The lengths of so many chunks fit into a line of the log with ease.
 _MOST_CHUNKS: Final = 1 << 14
 # Longer than any secret that is looked for: so much is held back, so that none is cut in two and missed. The events of
@@ -49,6 +51,7 @@ class StreamRecord:
 
     Attributes:
         over: its outcome is recorded, or left open for good.
+        behind: so much has passed that is not written down yet that its reader has to wait for it.
         job: the name of the job that this stream tells of, until it is noted.
     """
 
@@ -66,6 +69,7 @@ class StreamRecord:
         self._pieces = 0
         self._size = 0
         self._written = 0
+        self._fruitless = 0
         self._wait = _FIRST_WAIT
         self._due = self._urgent = False
         encoding = headers.get("content-encoding", "")
@@ -112,12 +116,12 @@ class StreamRecord:
             ticket.notes.later(self._write_down, self._wait)
         elif not self._urgent:
             waiting = self._size - self._written
-            if waiting >= self._piece_size() or len(self._chunks) >= _MOST_CHUNKS:
+            if waiting >= self._piece_size() or len(self._chunks) >= max(_MOST_CHUNKS, self._fruitless):
                 self._urgent = True
                 ticket.notes.later(self._write_down, 0)
 
     def _piece_size(self) -> int:
-        return min(max(self._size // 16, _LEAST_PIECE), _LARGEST_PIECE)
+        return max(min(max(self._size // 16, _LEAST_PIECE), _LARGEST_PIECE), self._fruitless)
 
     def _write_down(self) -> None:
         with plugins.guard("write down a part of a stream"), self._lock:
@@ -128,6 +132,8 @@ class StreamRecord:
 
     def _note_piece(self, *, everything: bool) -> None:
         data, lengths = self._collect(everything=everything)
+        # An event that takes megabytes is looked through again only when it has grown as much again.
+        self._fruitless = 0 if data else 2 * (self._size - self._written)
         ticket = self._call.ticket
         if not data or ticket is None:
             return
@@ -140,6 +146,9 @@ class StreamRecord:
         taken = [self._chunks.popleft() for _ in range(len(self._chunks))]
         data = b"".join(taken)
         cut = len(data) if everything else self._cut(data)
+        if not cut and not everything:
+            self._chunks.extendleft(reversed(taken))
+            return b"", []
         lengths = []
         end = 0
         for number, chunk in enumerate(taken):
@@ -160,6 +169,17 @@ class StreamRecord:
         if not self._events:
             return max(0, len(data) - _HELD_BACK)
         return max(_behind(data, blank) for blank in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+
+    @property
+    def behind(self) -> bool:
+        waiting = self._size - self._written
+        return waiting > max(_MOST_HELD, self._fruitless) and not self.over and self._call.ticket is not None
+
+    def catch_up(self) -> None:
+        """Write down what has passed, and wait until it is written. Not for an event loop."""
+        self._write_down()
+        if self._call.ticket is not None:
+            self._call.ticket.notes.catch_up()
 
     def note_job(self) -> None:
         """Write the name of the job down, before the reader can act on it."""

@@ -71,6 +71,8 @@ class SyncTee(_Tee):
             record.finish(end)
         elif record.job is not None:
             record.note_job()
+        elif record.behind:
+            record.catch_up()
         return chunk
 
     def close(self) -> None:
@@ -115,6 +117,10 @@ class AsyncTee(_Tee):
             await record.finish_async(end)
         elif record.job is not None:
             await record.note_job_async()
+        elif record.behind:
+            import asyncio  # a program without tasks does not pay for it
+
+            await asyncio.to_thread(record.catch_up)
         return chunk
 
     async def aclose(self) -> None:

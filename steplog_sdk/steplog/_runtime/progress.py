@@ -82,6 +82,17 @@ class Notes:
         """Have the committer thread call back in so many seconds; what it notes is then written. Never waits."""
         self._ticket.recorder.journal.call_later(callback, seconds)
 
+    def catch_up(self) -> None:
+        """Return when all that was put in line is in the log. Waits for the disk, so not for an event loop."""
+        with self._lock:
+            last = self._unwritten[-1] if self._unwritten else None
+        if last is None:
+            return
+        try:
+            self._ticket.recorder.journal.wait(last)
+        except (StoreError, LogFailed, LeaseLost) as failed:
+            self._failed = failed
+
     def check(self) -> None:
         """Raise what kept a note out of the log, if anything did."""
         with self._lock:

@@ -43,19 +43,22 @@ def _gzip() -> Feed:
 
 
 def _deflate() -> Feed:
-    """The name means a zlib stream, and some servers send a bare one; the first bytes tell."""
+    """The name means a zlib stream, and some servers send a bare one; the first two bytes tell."""
     decoder: Any = None
+    start = b""
 
     def feed(data: bytes) -> bytes:
-        nonlocal decoder
-        if decoder is not None or not data:
-            return b"" if decoder is None else bytes(decoder.decompress(data))
-        decoder = zlib.decompressobj()
-        try:
-            return bytes(decoder.decompress(data))
-        except zlib.error:
-            decoder = zlib.decompressobj(-zlib.MAX_WBITS)
-            return bytes(decoder.decompress(data))
+        nonlocal decoder, start
+        if decoder is None:
+            start += data
+            if len(start) < 2:
+                return b""
+            data, decoder = start, zlib.decompressobj()
+            try:
+                return bytes(decoder.decompress(data))
+            except zlib.error:
+                decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+        return bytes(decoder.decompress(data))
 
     return feed
 

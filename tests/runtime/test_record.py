@@ -418,6 +418,22 @@ def test_a_loop_that_the_program_breaks_off_is_concluded_when_it_goes_on(name, p
     assert sdk.sent == ["abc", "xyz"]
 
 
+def test_a_stream_that_was_left_when_the_run_was_stopped_stays_open(patch, state_of):
+    sdk = patch("lines", plugins.recording_items(spelled))
+
+    def halt() -> None:
+        with pytest.raises(Unreplayable):
+            plugins.record(Call("tool_call", "odd", {}), lambda _ticket: object())
+
+    with pytest.raises(RunStopped), steplog.run("r"):
+        for _letter in sdk.lines("abc"):
+            halt()
+            break
+        gc.collect()
+        halt()
+    assert outcomes(state_of("r"))[0] is None
+
+
 def failing(_ticket: Any) -> Any:
     yield "a"
     raise OSError("the line broke")

@@ -375,7 +375,8 @@ class Recorder:
             self._left.append((ticket, conclude))
 
     def _conclude_left(self) -> Steps[None]:
-        while self._left:
+        # A run that was stopped will be started again, and reads then what it had not read to its end.
+        while self._left and self.halted is None:
             try:
                 ticket, conclude = self._left.popleft()
             except IndexError:  # another thread was faster
@@ -387,5 +388,7 @@ class Recorder:
 
     def conclude_open(self) -> None:
         """Record the steps that nobody finished, such as streams that were never read to their end."""
+        if self.halted is not None:
+            return
         for ticket in list(self._open.values()):
             ticket.close()

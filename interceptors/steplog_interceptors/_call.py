@@ -150,7 +150,7 @@ class LogicalCall:
     @property
     def ignored(self) -> tuple[str, ...]:
         """Paths in the request's body that the program has taken out of its identity."""
-        return plugins.settings().ignore.get(self.sdk.name, ())
+        return plugins.settings().ignore.get(self.sdk.name or "http", ())
 
     def _note_ignored(self) -> dict[str, Any]:
         return {"ignored": list(self.ignored)} if self.ignored else {}

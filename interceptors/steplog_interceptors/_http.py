@@ -48,11 +48,6 @@ class HttpCall(LogicalCall):
     def __init__(self) -> None:
         super().__init__(REST, net=True)
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Paths in the request's body that the program has taken out of its identity."""
-        return plugins.settings().ignore.get("http", ())
-
     def mode_of(self, request: Any) -> str:
         """Idempotency mode of the request."""
         if request.method.upper() in _SAFE:

@@ -6,6 +6,7 @@ from typing import Any
 
 import anthropic
 import openai
+import pytest
 
 from steplog.testing import InterceptorContract
 from steplog.testing.provider import Hit, Reply
@@ -68,6 +69,34 @@ class TestAnthropic(InterceptorContract):
             return Reply.json({"id": "msgbatch_1", "type": "message_batch", "processing_status": "canceling"})
         text = "echo " + hit.json["messages"][0]["content"]
         return Reply.sse(message_events(*text.split())) if hit.json.get("stream") else Reply.json(message(text))
+
+    def facts(self, value: Any) -> Any:
+        return describe(value)
+
+
+class TestGroq(InterceptorContract):
+    interceptor = "steplog_interceptors.stainless:groq"
+    sdk = "groq"
+    packages = ("groq", *_HTTP)
+
+    def client(self, url: str, key: str, *, asynchronous: bool) -> Any:
+        groq = pytest.importorskip("groq", reason="the groq SDK is not installed")
+        return (groq.AsyncGroq if asynchronous else groq.Groq)(base_url=url, api_key=key, max_retries=0)
+
+    def call(self, client: Any, text: str) -> Any:
+        return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+
+    def write(self, client: Any, text: str) -> Any:
+        return client.batches.create(completion_window="24h", endpoint="/v1/chat/completions", input_file_id=text)
+
+    def stream(self, client: Any, text: str) -> Any:
+        return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], stream=True)
+
+    def answer(self, hit: Hit) -> Reply:
+        if hit.path.endswith("/batches"):
+            return Reply.json({"id": "batch_1", "object": "batch"})
+        text = "echo " + hit.json["messages"][0]["content"]
+        return Reply.sse(chat_events(*text.split())) if hit.json.get("stream") else Reply.json(chat(text))
 
     def facts(self, value: Any) -> Any:
         return describe(value)

@@ -203,6 +203,16 @@ def test_the_host_and_what_chooses_the_answer_are_part_of_identity(httpx, home):
     assert len(keys) == 6
 
 
+def test_what_is_ignored_in_a_body_does_not_count(httpx, home):
+    steplog.install(home=home, durability="process", interceptors=[], ignore={"http": ["trace.id"]})
+    with LocalProvider(handler=service) as provider, httpx.Client(base_url=provider.url) as client:
+        for number in range(2):
+            with steplog.run("r"):
+                client.post("/items", json={"name": "tea", "trace": {"id": number}})
+                client.post("/v1/embeddings", json={"model": "m", "input": "x", "trace": {"id": number}})
+        assert len(provider.hits) == 2
+
+
 def test_other_parameters_are_drift_and_the_message_names_them(httpx, home):
     with LocalProvider(handler=service) as provider, httpx.Client(base_url=provider.url) as client:
         with pytest.raises(RuntimeError), steplog.run("r"):

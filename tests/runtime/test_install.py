@@ -137,3 +137,15 @@ def test_a_run_says_what_it_was_recorded_with(found, tmp_path, state_of):
         pass
     created = state_of("r").created
     assert (created["also"], created["http"]) == (["clock"], ["a.example"])
+
+
+def test_a_process_that_would_record_less_is_told_so(found, tmp_path, caplog):
+    steplog.install(home=tmp_path / "home", interceptors=[], also=["clock", "uuid"])
+    with pytest.raises(KeyboardInterrupt), steplog.run("r"):
+        raise KeyboardInterrupt
+    steplog.uninstall()
+    steplog.install(home=tmp_path / "home", interceptors=[], also=["uuid"])
+    with steplog.run("r"):
+        pass
+    assert "this process leaves out clock" in caplog.text
+    assert "STEPLOG_ALSO=clock,uuid" in caplog.text

@@ -126,6 +126,7 @@ def drift(
         lines += [
             "A value that changes from run to run (time, random, a fresh id) belongs in a step of its own:",
             '  today = steplog.step("today", lambda: date.today())',
+            'or leave that to steplog.install(also=["clock", "uuid", "random"]).',
         ]
     show = run.command("show")
     if state.completed_once:

@@ -146,8 +146,20 @@ class Run:
         extended = {name: list(options[name]) for name in ("also", "http") if options[name]}
         return {**created, "durability": options["durability"], **extended}
 
+    def _warn_of_less(self, created: dict[str, Any]) -> None:
+        """Say so when this process records less than the one that began the run: its steps would be missed here."""
+        for name in ("also", "http"):
+            less = [one for one in created.get(name, ()) if one not in self._options[name]]
+            if less:
+                what = (
+                    "run %s was recorded with install(%s=%r), and this process leaves out %s; it will halt as drift. %s"
+                )
+                fix = f"Add it, or set STEPLOG_{name.upper()}={','.join(created[name])}"
+                log.warning(what, self.run_id, name, created[name], ", ".join(less), fix)
+
     def _enter(self, journal: Journal) -> None:
         self.resumed = journal.resumed
+        self._warn_of_less(journal.state.created)
         from steplog._runtime import threads
 
         self._outer = frame()

@@ -55,7 +55,7 @@ def machine(tmp_path: Path) -> Any:
         texts = []
         for words in (["--json"], []):
             command = [sys.executable, "-m", "steplog", "doctor", *words]
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
             texts.append(done)
         assert texts[0].returncode == texts[1].returncode
         assert not (tmp_path / "home").exists()

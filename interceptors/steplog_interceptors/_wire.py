@@ -164,8 +164,23 @@ class _Attempt:
         with self._refusals():
             effect = self._effect(await self.request.aread() if plugins.active() else None)
             if wanted(self.call, effect):
-                await authenticate_async(self.call, self.request)
+                await self._authenticate(effect)
             self.call.bind(await plugins.begin_async(effect))
+
+    async def _authenticate(self, effect: plugins.Call) -> None:
+        import asyncio  # a program without tasks does not pay for it
+
+        try:
+            await authenticate_async(self.call, self.request)
+        except asyncio.CancelledError:
+            # The program stops waiting for a token, and may go on from there: then on resume it has to stop waiting
+            # for this call again. Where a repeat does no harm, that is worth a step; of any other it is not claimed
+            # that it may have happened.
+            if effect.mode == "safe":
+                ticket = plugins.begin(effect)
+                if ticket is not None and ticket.recorded is None:
+                    ticket.cancelled()
+            raise
 
     def _effect(self, content: bytes | None) -> plugins.Call:
         if content is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import json
@@ -546,3 +547,68 @@ def test_a_mock_transport_with_an_x509_identity_replays_without_the_exchange(hom
     down.append(True)
     assert program() == live
     assert SECRET.encode() not in everything_on_disk(home)
+
+
+@both_colours
+def test_a_refused_token_of_anthropic_is_fetched_anew(asynchronous, home, offline, events):
+    refused: list[str] = []
+
+    def handler(_hit: Hit) -> Reply:
+        if not refused:
+            refused.append("once")
+            return Reply.json({"type": "error", "error": {"type": "authentication_error", "message": "expired"}}, 401)
+        return Reply.json(message())
+
+    idp = Idp()
+    with LocalProvider(handler=handler) as provider:
+        place = Place(provider.url, idp, asynchronous=asynchronous)
+        live = in_run(Place.credentials, place, ask)
+        assert len(provider.hits) == 2
+        assert idp.asked == 2
+        offline(provider)
+        idp.down = True
+        assert in_run(Place.credentials, place, ask) == live
+    assert [len(e["data"]["exchanges"]) for e in events() if e["type"] == "step.finished"] == [2]
+
+
+async def test_identical_calls_of_which_one_is_recorded_fetch_one_token(home):
+    idp = Idp()
+    with LocalProvider(handler=answer) as provider:
+        for count in (1, 3):
+            client = openai_client(provider.url, asynchronous=True, api_key=idp.token_async)
+            async with steplog.run("r", on_drift="run") as run:
+                await asyncio.gather(*(ask(client) for _ in range(count)))
+            await client.close()
+            assert run.replayed == (0 if count == 1 else 1)
+        sent = [dict(hit.headers)["authorization"] for hit in provider.hits]
+    assert sorted(sent) == [f"Bearer {SECRET}-{number}" for number in (1, 2, 3)]
+
+
+async def test_a_token_that_the_program_stopped_waiting_for_is_given_up_again(home, offline, events):
+    hangs = [True]
+
+    async def key() -> str:
+        if hangs[0]:
+            await asyncio.Event().wait()
+        return SECRET
+
+    async def program() -> Any:
+        slow = openai_client(provider.url, asynchronous=True, api_key=key)
+        other = openai_client(provider.url, asynchronous=True)
+        try:
+            async with steplog.run("r"):
+                try:
+                    return await asyncio.wait_for(ask(slow), 0.2)
+                except TimeoutError:
+                    return describe(await other.moderations.create(input="instead"))
+        finally:
+            await slow.close()
+            await other.close()
+
+    moderated = {"id": "m", "model": "m", "results": []}
+    with LocalProvider(handler=lambda _hit: Reply.json(moderated)) as provider:
+        live = await program()
+        assert [hit.path for hit in provider.hits] == ["/v1/moderations"]
+        hangs[0] = False
+        offline(provider)
+        assert await program() == live

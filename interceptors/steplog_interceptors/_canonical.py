@@ -123,11 +123,24 @@ def canonical(wire: Wire, ignored: Iterable[str] = ()) -> Canonical:
             redacted = redact(tree)
             if redacted:
                 stored = Body(json.dumps(tree, separators=(",", ":")).encode())
-            told = without(tree, ignored)
+            told = _unordered(wire.path, without(tree, ignored))
             body = {"json": told} if _is_plain(told) else {"json_sha256": _sorted_digest(told)}
     query = [list(pair) for pair in wire.query if pair not in _IDLE_QUERY]
     identity = {"method": wire.method, "path": wire.path, "query": query, "body": body}
     return Canonical(identity, tree, stored, redacted)
+
+
+def _unordered(path: str, tree: Any) -> Any:
+    """A body whose lists have no order where the API gives them none and an SDK sends them in a random one.
+
+    `vector_stores.file_batches.upload_and_poll` puts the ids of its files in the order of a set of objects in memory.
+    """
+    if not path.endswith("/file_batches") or not isinstance(tree, dict):
+        return tree
+    ids = tree.get("file_ids")
+    if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
+        return tree
+    return {**tree, "file_ids": sorted(ids)}
 
 
 def digest(canonical: Canonical) -> str:

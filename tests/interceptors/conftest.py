@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -57,5 +58,30 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Callable[[LocalProvider], None]:
         provider.close()
         monkeypatch.setattr(socket.socket, "connect", forbidden)
         monkeypatch.setattr(socket.socket, "connect_ex", forbidden)
+
+    return cut
+
+
+class Sleepless:
+    """A module in which sleeping is an error."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "sleep", "a replayed call sleeps"
+        return getattr(self._module, name)
+
+
+@pytest.fixture
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, neither SDK may sleep."""
+
+    def cut() -> None:
+        names = ("openai._base_client", "openai._resource", "anthropic._base_client", "anthropic._resource")
+        for name in names:
+            module = importlib.import_module(name)
+            for used in ("time", "anyio"):
+                monkeypatch.setattr(module, used, Sleepless(getattr(module, used)))
 
     return cut

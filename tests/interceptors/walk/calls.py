@@ -11,7 +11,7 @@ from tests.interceptors.support import listed, settled
 from tests.interceptors.walk.answers import Answer, answer
 from tests.interceptors.walk.entered import entered
 from tests.interceptors.walk.helpers import HELPERS, Helper
-from tests.interceptors.walk.inventory import Form, Method, locate
+from tests.interceptors.walk.inventory import Form, Method, locate, model_client
 from tests.interceptors.walk.snapshot import response, snapshot
 from tests.interceptors.walk.values import arguments
 
@@ -64,12 +64,12 @@ class Call:
         return await self._plain(result)
 
     async def _body(self, raw: Any) -> Any:
-        if self.answer.kind in ("binary", "lines"):
-            if hasattr(raw, "iter_bytes"):
-                return b"".join(await listed(raw.iter_bytes()))
+        if self.answer.kind in ("binary", "lines") and hasattr(raw, "iter_bytes"):
+            return b"".join(await listed(raw.iter_bytes()))
+        if self.answer.kind == "binary":
             return await settled(raw.read()) if hasattr(raw, "read") else raw.content
         parsed = await settled(raw.parse())
-        return await self._events(parsed) if self.answer.kind == "stream" else snapshot(parsed)
+        return await self._events(parsed) if self.answer.kind in ("stream", "lines") else snapshot(parsed)
 
     async def _plain(self, result: Any) -> Any:
         if self.answer.kind == "page":
@@ -85,14 +85,15 @@ class Call:
         return [type(stream).__qualname__, [snapshot(event) for event in await listed(stream)]]
 
 
-def calls(method: Method, owner: Any) -> Iterator[Call]:
+def calls(method: Method) -> Iterator[Call]:
     """All calls of a method. Raises `NoValue` where one of its types has no known value."""
+    owner = locate(model_client(method.sdk, method.colours[0]), method.resource)
     for form in method.forms:
         helper = HELPERS.get(f"{method} [{form.label}]", HELPERS.get(str(method)))
         given = dict(helper.arguments) if helper is not None else {}
         filled = given if helper is not None and helper.complete else arguments(form.function, form.hints, given)
-        if form.label == "stream":
-            filled["stream"] = True
+        if form.label == "stream" or "stream" in filled:
+            filled["stream"] = form.label == "stream"
         found = (
             helper.answer() if helper is not None and helper.answer is not None else answer(form.hints.get("return"))
         )

@@ -22,6 +22,8 @@ from tests.interceptors.support import KEY
 
 SDKS: Final[dict[str, ModuleType]] = {"openai": openai, "anthropic": anthropic}
 
+COLOURS: Final = ("sync", "async")
+
 # Other ways to reach the same methods, and what gives no resource.
 _VIEWS: Final = frozenset({"with_raw_response", "with_streaming_response"})
 
@@ -53,12 +55,14 @@ class Method:
         resource: where the client keeps it, as in `beta.threads`.
         name: as in `create`.
         forms: ways to call it.
+        colours: which clients have it; some helpers are asynchronous only.
     """
 
     sdk: str
     resource: str
     name: str
     forms: tuple[Form, ...]
+    colours: tuple[str, ...] = COLOURS
 
     @property
     def path(self) -> str:
@@ -85,19 +89,22 @@ def client(sdk: str, url: str, *, asynchronous: bool = False, **options: Any) ->
 
 
 @functools.cache
-def model_client(sdk: str) -> Any:
+def model_client(sdk: str, colour: str = "sync") -> Any:
     """A client to look at."""
-    return client(sdk, "http://127.0.0.1:9")
+    return client(sdk, "http://127.0.0.1:9", asynchronous=colour == "async")
 
 
 @functools.cache
 def methods(sdk: str) -> tuple[Method, ...]:
-    """Every method of an SDK's synchronous client, in the order of their names."""
-    return tuple(
-        Method(sdk, resource, name, _forms(function))
-        for resource, owner in _resources(model_client(sdk))
-        for name, function in sorted(_functions(type(owner)))
-    )
+    """Every method of an SDK's clients, by resource and name."""
+    found: dict[tuple[str, str], Method] = {}
+    for colour in COLOURS:
+        for resource, owner in _resources(model_client(sdk, colour)):
+            for name, function in _functions(type(owner)):
+                known = found.get((resource, name))
+                forms, colours = (known.forms, known.colours) if known else (_forms(function), ())
+                found[resource, name] = Method(sdk, resource, name, forms, (*colours, colour))
+    return tuple(found[key] for key in sorted(found))
 
 
 def resources(sdk: str) -> list[str]:
@@ -118,7 +125,7 @@ def _resources(opened: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if inspect.isfunction(attribute) or not hasattr(attribute, "__get__"):
             continue
         found = getattr(opened, name)
-        if any(base.__name__ == "SyncAPIResource" for base in type(found).__mro__):
+        if any(base.__name__ in ("SyncAPIResource", "AsyncAPIResource") for base in type(found).__mro__):
             yield prefix + name, found
             yield from _resources(found, f"{prefix}{name}.")
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-_WEBSOCKET: Final = "speaks over a websocket, which is not recorded"
+_WEBSOCKET: Final = "speaks over a websocket: the step says that it is not recorded, and a resumed run halts there"
 _LOCAL: Final = "makes no request: it checks or reads what a provider has sent to the program"
-NO_REQUEST: Final = (_WEBSOCKET, _LOCAL)
-"""Reasons of methods that make no HTTP request."""
+_WORK: Final = (
+    "takes pieces of work that hold a credential, which is not kept: a resumed run halts there as unreplayable"
+)
+_LOOP: Final = "a loop over `list`, `stream` and `send` of the same resource, which are walked"
+
+NOT_CALLED: Final = (_WEBSOCKET, _LOCAL, _WORK, _LOOP)
+"""Reasons of methods whose own requests are not looked at."""
 
 _CREDENTIAL: Final = "its answer holds a credential, which is not kept: a resumed run halts there as unreplayable"
 
@@ -44,4 +49,7 @@ REFUSED: Final[dict[str, str]] = {
     "anthropic.beta.organization.webhooks.regenerate_signing_secret": _CREDENTIAL,
     "anthropic.beta.tunnels.reveal_token": _CREDENTIAL,
     "anthropic.beta.tunnels.rotate_token": _CREDENTIAL,
+    "anthropic.beta.environments.work.poller": _WORK,
+    "anthropic.beta.environments.work.worker": _WORK,
+    "anthropic.beta.sessions.events.tool_runner": _LOOP,
 }

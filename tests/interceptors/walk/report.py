@@ -57,7 +57,7 @@ def summary(sdk: str, faults: dict[str, str] | None = None) -> Summary:
     faults = faults or {}
     failing = {fault.split(" ")[0] for fault in faults}
     walked = len(found) - len(refused)
-    count = 2 * sum(str(call.method) not in REFUSED for call in planned(sdk))
+    count = sum(len(call.method.colours) for call in planned(sdk) if str(call.method) not in REFUSED)
     return Summary(sdk, version(sdk), len(found), walked, walked - len(failing), count, refused, faults)
 
 

@@ -12,8 +12,8 @@ from steplog_interceptors import anthropic, openai
 from steplog_interceptors._canonical import canonical, read_wire
 from tests.interceptors.support import complete, http_of
 from tests.interceptors.walk.calls import Call, calls
-from tests.interceptors.walk.inventory import SDKS, client, locate, methods, model_client
-from tests.interceptors.walk.refused import NO_REQUEST, REFUSED
+from tests.interceptors.walk.inventory import SDKS, client, methods
+from tests.interceptors.walk.refused import NOT_CALLED, REFUSED
 
 _RULES: Final = {"openai": openai.SDK, "anthropic": anthropic.SDK}
 _ID: Final = re.compile(r"(?<=/)[a-z0-9_]+_(?:a1b2c3d4|\d+)(?=/|$)")
@@ -31,8 +31,8 @@ def planned(sdk: str) -> tuple[Call, ...]:
     """Every call of every method that makes requests."""
     found: list[Call] = []
     for method in methods(sdk):
-        if REFUSED.get(str(method)) not in NO_REQUEST:
-            found += calls(method, locate(model_client(sdk), method.resource))
+        if REFUSED.get(str(method)) not in NOT_CALLED:
+            found += calls(method)
     return tuple(found)
 
 
@@ -55,7 +55,7 @@ def survey(sdk: str) -> dict[str, Modes]:
     with warnings.catch_warnings(), client(sdk, "http://127.0.0.1:9", http_client=transport) as opened:
         warnings.simplefilter("ignore", DeprecationWarning)
         for call in planned(sdk):
-            if not call.view:
+            if not call.view and "sync" in call.method.colours:
                 resource = call.method.resource
                 replies[:] = call.answer.replies(0)
                 complete(call.perform(opened))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
 import steplog
@@ -18,11 +18,9 @@ from steplog.errors import RunStopped
 from steplog.testing.provider import Hit, LocalProvider, Reply
 from tests.interceptors.support import complete
 from tests.interceptors.walk.calls import Call, calls
-from tests.interceptors.walk.inventory import client, locate, methods, model_client
+from tests.interceptors.walk.inventory import COLOURS, client, methods
 from tests.interceptors.walk.refused import REFUSED
 from tests.interceptors.walk.survey import template
-
-COLOURS: Final = ("sync", "async")
 
 
 @dataclass
@@ -93,13 +91,12 @@ class _Seen:
 
 def _plan(sdk: str, resource: str, outcome: Outcome, only: Collection[str]) -> list[Call]:
     planned: list[Call] = []
-    owner = locate(model_client(sdk), resource)
     for method in methods(sdk):
         wanted = str(method) in only if only else str(method) not in REFUSED
         if method.resource != resource or not wanted:
             continue
         try:
-            planned += calls(method, owner)
+            planned += calls(method)
         except Exception as error:
             outcome.faults[str(method)] = f"cannot be called: {error!r}"
     return planned
@@ -113,6 +110,8 @@ def _pass(
 
     async def through(colour: str, opened: Any) -> None:
         for position, call in enumerate(planned):
+            if colour not in call.method.colours:
+                continue
             before = 0
             if provider is not None:
                 number = 1000 * (1 + COLOURS.index(colour)) + position

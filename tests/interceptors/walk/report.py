@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,8 @@ from tests.interceptors.walk.survey import all_modes, planned
 from tests.support.recorded import ROOT
 
 PAGE: Final = ROOT / "docs/coverage.md"
+# What was found with each release, written by `--write` in an environment that has it.
+VERSIONS: Final = Path(__file__).with_name("versions.json")
 _BEGIN: Final = "<!-- generated: python -m tests.interceptors.walk --write -->"
 _END: Final = "<!-- end -->"
 
@@ -80,6 +83,18 @@ def pinned() -> bool:
     return all(re.search(rf"^{sdk}=={re.escape(version(sdk))}$", pins, re.MULTILINE) for sdk in SDKS)
 
 
+def row(found: Summary) -> list[Any]:
+    """A line of the table of releases."""
+    counts = [found.methods, found.walked, found.passing, found.calls, len(found.refused)]
+    return [found.sdk, found.version, *counts]
+
+
+def rows() -> list[list[Any]]:
+    """The lines of the table of releases, the newest release of an SDK first."""
+    written: list[list[Any]] = json.loads(VERSIONS.read_text())
+    return sorted(written, key=lambda line: (line[0] != "openai", [-int(part) for part in line[1].split(".")]))
+
+
 def page(text: str) -> str:
     """The page with its generated part as the installed SDKs make it."""
     before, _, rest = text.partition(_BEGIN)
@@ -95,7 +110,7 @@ def generated() -> str:
             "",
             *_table(
                 ("SDK", "version", "methods", "walked", "passing", "calls", "refused"),
-                [(s.sdk, s.version, s.methods, s.walked, s.passing, s.calls, len(s.refused)) for s in found],
+                rows(),
             ),
             "### Refused",
             "",
@@ -128,6 +143,10 @@ def _table(head: tuple[Any, ...], rows: Any) -> list[str]:
     return [*("| " + " | ".join(map(str, line)) + " |" for line in lines), ""]
 
 
-def write(to: Path = PAGE) -> None:
-    """Bring the page up to date."""
-    to.write_text(page(to.read_text()))
+def write() -> None:
+    """Bring the table of releases up to date, and the page where the SDKs are those that it is about."""
+    mine = [row(summary(sdk)) for sdk in SDKS]
+    others = [line for line in rows() if line[:2] not in [each[:2] for each in mine]]
+    VERSIONS.write_text(json.dumps([*others, *mine], indent=1) + "\n")
+    if pinned():
+        PAGE.write_text(page(PAGE.read_text()))

@@ -36,6 +36,13 @@ def test_a_method_that_is_refused_cannot_be_walked(method, home):
     assert walk(method.sdk, method.resource, home, only=[str(method)]).faults != {}
 
 
+@pytest.mark.parametrize("sdk", SDKS)
+def test_the_table_of_releases_says_what_is_found_with_this_one(sdk):
+    found = report.row(report.summary(sdk))
+
+    assert [line for line in report.rows() if line[:2] == found[:2]] in ([], [found])
+
+
 @pytest.mark.skipif(not report.pinned(), reason="the tables are about the pinned versions")
 class TestTables:
     def test_a_refused_method_exists(self):
@@ -45,6 +52,9 @@ class TestTables:
     def test_a_reviewed_request_is_made(self, sdk):
         assert set(SAFE[sdk]) - all_modes(sdk).keys() == ({"POST /v1/complete"} if sdk == "anthropic" else set())
         assert set(UNSAFE_READS[sdk]) <= all_modes(sdk).keys()
+
+    def test_the_table_of_releases_has_this_one(self):
+        assert {tuple(line[:2]) for line in report.rows()} >= {(sdk, report.version(sdk)) for sdk in SDKS}
 
     def test_the_page_says_what_is_found(self):
         text = report.PAGE.read_text()

@@ -72,7 +72,7 @@ def module(found: Any, name: str) -> Any:
 def test_every_patched_method_is_named_with_the_version_of_its_package(machine):
     code, found, text, complaints = machine(sound="sound")
     assert (code, complaints) == (0, "")
-    assert found["interceptors"][-1] == "sound"
+    assert "sound" in found["interceptors"]
     assert module(found, "somesdk") == {
         "module": "somesdk",
         "version": "3.1",

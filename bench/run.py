@@ -19,7 +19,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import chat, processes, steps
+from bench import chat, processes, steps, streams
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -36,6 +36,7 @@ TARGETS = {
     "import_ms": 30.0,
     "disk_bytes_per_payload_byte": 1.3,
     "chat_200_mb": 0.5,
+    "first_chunk_ms": 1.0,
 }
 
 
@@ -43,7 +44,12 @@ def main() -> None:
     """Measure, print and save."""
     folder = Path(tempfile.mkdtemp(prefix="steplog-bench-", dir=os.environ.get("BENCH_DIR")))
     try:
-        results = {**steps.measure(folder), **processes.measure(folder), **chat.measure(folder)}
+        results = {
+            **steps.measure(folder),
+            **processes.measure(folder),
+            **chat.measure(folder),
+            **streams.measure(folder),
+        }
     finally:
         shutil.rmtree(folder)
     RESULTS.write_text(json.dumps({"python": platform.python_version(), **results}, indent=1) + "\n")

@@ -15,6 +15,8 @@ give two events one number.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import heapq
 import os
 import sys
@@ -264,8 +266,17 @@ class Commit:
             first = not self._timers
             deadline = time.monotonic() + seconds
             heapq.heappush(self._timers, (deadline, self._timer_number, callback))
-            earliest = self._timers[0][0] == deadline
-        if first or earliest:
+            needed = self._committer is None and not self._closed
+            if not needed and (first or self._timers[0][0] == deadline):
+                self._wake.notify()
+        if needed:
+            # Starting a thread means waiting until it runs, which takes milliseconds where others are busy; so that is
+            # done by one that nobody waits for. Where none can be started, the end of the step writes everything.
+            with contextlib.suppress(RuntimeError):
+                _thread.start_new_thread(self._start_quietly, ())
+
+    def _start_quietly(self) -> None:
+        with contextlib.suppress(RuntimeError):
             self.flush_soon()
 
     def _call_due(self) -> None:

@@ -56,10 +56,8 @@ def test_a_client_with_a_request_of_its_own_is_recorded(stream, asynchronous, ho
         live = program()
         offline(provider)
         assert program() == live
-    assert [event["type"] for event in events() if event["type"].startswith("step.")] == [
-        "step.started",
-        "step.finished",
-    ]
+    told = ("step.started", "step.finished")  # a slow stream may tell its progress as well
+    assert tuple(event["type"] for event in events() if event["type"] in told) == told
 
 
 @both_colours

@@ -329,7 +329,7 @@ def test_generators_are_refused():
             steplog.step(fn)
 
 
-def test_an_argument_that_cannot_be_recorded_is_refused_before_the_effect(home):
+def test_an_argument_that_cannot_be_recorded_is_refused_before_the_effect(home, caplog):
     calls = []
 
     @steplog.step
@@ -342,6 +342,8 @@ def test_an_argument_that_cannot_be_recorded_is_refused_before_the_effect(home):
         assert run.state.steps == {}
 
     assert caught.value.path == "tool(x).a[0]"
+    assert '@steplog.step(ignore=["x"])' in str(caught.value)
+    assert "was not executed" in caplog.text  # a framework may tell the model of the error, and nobody else
     assert calls == []
 
 

@@ -100,12 +100,24 @@ class Tool:
         if self.kind == "local":
             return Call(self.kind, self.name, {}, self.mode)
         arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
-        tree = {name: encode(value, f"{self.name}({name})", ARGUMENTS) for name, value in arguments.items()}
+        tree = {name: self._encoded(name, value) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
         call.module = self.module
         if self.binder.receiver is not None:
             call.receiver = args[0] if args else kwargs.get(self.binder.receiver)
         return call
+
+    def _encoded(self, name: str, value: Any) -> Any:
+        try:
+            return encode(value, f"{self.name}({name})", ARGUMENTS)
+        except EncodeError as refused:
+            message = (
+                f"{refused}\nIf {name} does not matter for what is asked (a context, a client), leave it out: "
+                f'@steplog.step(ignore=["{name}"]).'
+            )
+            # Agent frameworks tell the model of errors in a tool, and nobody else.
+            PROCESS.warn_once(f"arguments of {self.name}", f"step {self.name} was not executed: {message}")
+            raise EncodeError(message, path=refused.path, type_name=refused.type_name) from refused
 
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""

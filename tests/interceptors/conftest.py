@@ -39,10 +39,11 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def events(home: Path) -> Callable[[str], list[dict[str, Any]]]:
-    """Read a run's log."""
+    """Read a run's log; with `notes` also what was noted of streams under way, of which a slow machine writes more."""
 
-    def read(run_id: str = "r") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (home / "runs" / run_id / "events.jsonl").read_bytes().splitlines()]
+    def read(run_id: str = "r", *, notes: bool = False) -> list[dict[str, Any]]:
+        log = [json.loads(line) for line in (home / "runs" / run_id / "events.jsonl").read_bytes().splitlines()]
+        return [event for event in log if notes or event["type"] != "step.progressed"]
 
     return read
 

@@ -125,7 +125,7 @@ ASK_CLAUDE = {"model": "claude-x", "max_tokens": 64, "messages": [{"role": "user
 
 def chunk_lengths(events: Callable[[str], list[dict[str, Any]]], run: str = "r") -> list[int]:
     """Lengths of the chunks of the only stream in a log; a slow machine has written some of them before the end."""
-    pieces = [event["data"] for event in events(run) if event["type"] == "step.progressed"]
+    pieces = [event["data"] for event in events(run, notes=True) if event["type"] == "step.progressed"]
     ended = [event["data"]["exchanges"][-1] for event in events(run) if event["type"] == "step.finished"]
     return [length for piece in [*pieces, *ended[-1:]] for length in piece.get("chunks", ())]
 

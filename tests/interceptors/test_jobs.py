@@ -122,9 +122,9 @@ def test_the_name_of_a_job_is_on_disk_before_the_program_sees_its_first_event(as
         client = openai_client(provider.url, asynchronous=asynchronous)
         async with steplog.run("r"):
             stream = await settled(client.responses.create(stream=True, **JOB))
-            assert not [event for event in events() if event["type"] == "step.progressed"]
+            assert not [event for event in events(notes=True) if event["type"] == "step.progressed"]
             await anext(stream) if asynchronous else next(stream)
-            names = [event["data"].get("job") for event in events() if event["type"] == "step.progressed"]
+            names = [event["data"].get("job") for event in events(notes=True) if event["type"] == "step.progressed"]
             assert names[0] == {"kind": "response", "id": ID}
             await settled(stream.close())
         await settled(client.close())

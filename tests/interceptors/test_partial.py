@@ -80,7 +80,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def progressed(events: Events) -> list[dict[str, Any]]:
-    return [event["data"] for event in events() if event["type"] == "step.progressed"]
+    return [event["data"] for event in events(notes=True) if event["type"] == "step.progressed"]
 
 
 @both_colours
@@ -405,7 +405,7 @@ def test_a_run_that_was_left_open_keeps_what_had_arrived(home, events):
             stream = open_(client)
             next(stream)
             raise ValueError("oops")
-    pieces = [event["data"] for event in events("again") if event["type"] == "step.progressed"]
+    pieces = [event["data"] for event in events("again", notes=True) if event["type"] == "step.progressed"]
     assert "alpha" in json.dumps(pieces)
 
 

@@ -15,7 +15,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,6 +38,15 @@ PAID: Final = f"refunded {CENTS} cents for {ORDER}"  # what the tool returns
 NOBODY: Final = "http://127.0.0.1:1"
 
 
+# What frameworks would ask of the world while they are imported: it takes them seconds to find that nobody answers.
+OFFLINE: Final = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "OTEL_SDK_DISABLED": "true",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
 class Failed(AssertionError):
     """A framework does not do under steplog what it should."""
 
@@ -48,12 +56,10 @@ class Ended(NamedTuple):
 
     Attributes:
         status: exit status, negative for a signal.
-        seconds: how long it took.
         outcome: `answer`, `stopped` with `step`, or `error`; empty when it was killed.
     """
 
     status: int
-    seconds: float
     outcome: dict[str, Any]
 
 
@@ -76,7 +82,7 @@ class Programs:
 
     def __init__(self, python: Path, agent: str, folder: Path) -> None:
         self._command = [str(python), "-m", "tests.frameworks.launch", agent]
-        self._environment = environment(STEPLOG_DRIFT_GRACE="1", HOME=str(folder), XDG_DATA_HOME=str(folder))
+        self._environment = environment(HOME=str(folder), XDG_DATA_HOME=str(folder), **OFFLINE)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with (folder / f"{agent}-said").open("w") as said:
             self._server = subprocess.Popen(
@@ -88,21 +94,19 @@ class Programs:
         if not first:
             raise Failed(f"{agent} cannot be imported:\n{(folder / f'{agent}-said').read_text()[-2000:]}")
 
-    def fork(self, *arguments: str) -> tuple[int, float]:
-        """Dispatch in a fork; exit status and seconds."""
+    def fork(self, *arguments: str) -> int:
+        """Dispatch in a fork; returns its exit status."""
         self._server.stdin.write(json.dumps(arguments) + "\n")
         self._server.stdin.flush()
-        status, seconds = json.loads(self._server.stdout.readline())
-        return status, seconds
+        return int(self._server.stdout.readline())
 
-    def fresh(self, *arguments: str) -> tuple[int, float]:
+    def fresh(self, *arguments: str) -> int:
         """Dispatch in a process of its own."""
-        began = time.monotonic()
         with (Path(arguments[0]) / "said").open("a") as said:
             done = subprocess.run(
                 [*self._command, *arguments], cwd=ROOT, env=self._environment, stdout=said, stderr=said, check=False
             )
-        return done.returncode, round(time.monotonic() - began, 3)
+        return done.returncode
 
     def close(self) -> None:
         """End the process that is forked."""
@@ -130,14 +134,14 @@ class Case:
         (self.folder / "outcome").unlink(missing_ok=True)
         launch = self._programs.fresh if fresh else self._programs.fork
         url = f"{self._url if provider else NOBODY}/{self.name}"
-        status, seconds = launch(str(self.folder), url, self.way.function, plan)
+        status = launch(str(self.folder), url, self.way.function, plan)
         if status == -signal.SIGKILL:
             self.kills += 1
             self.asked_in_vain += self._open_calls()
-            return Ended(status, seconds, {})
+            return Ended(status, {})
         if status == -signal.SIGALRM:
             raise Failed(f"{self.name} [{plan}]: hangs, ended after {HANGS_AFTER_SECONDS} s\n{self._said()}")
-        ended = Ended(status, seconds, json.loads((self.folder / "outcome").read_text()))
+        ended = Ended(status, json.loads((self.folder / "outcome").read_text()))
         if "error" in ended.outcome:
             raise Failed(f"{self.name} [{plan}]: {ended.outcome['error'][-3000:]}")
         return ended
@@ -151,14 +155,17 @@ class Case:
                 return
             if ended.outcome:
                 self.require(ended.outcome["stopped"] == "indeterminate", ended.outcome["message"])
-                paid = PAYMENT in self.effects()
-                store, step = FileStore(self.folder / "home"), ended.outcome["step"]
-                resolve(store, RUN, step, how="done" if paid else "retry", result=PAID, by="test")
+                self.settle(ended.outcome["step"], "done" if PAYMENT in self.effects() else "retry")
         raise Failed(f"{self.name}: no answer after {self.kills} kills and 6 quiet starts")
 
-    def settle(self, step: str, *how: str) -> None:
-        """Say on the command line what an operator has found out."""
-        command = [sys.executable, "-m", "steplog", "resolve", RUN, step, "--home", str(self.folder / "home"), *how]
+    def settle(self, step: str, how: str) -> None:
+        """Say what an operator has found out."""
+        resolve(FileStore(self.folder / "home"), RUN, step, how=how, result=PAID, by="test")
+
+    def settle_by_command(self, step: str) -> None:
+        """Say on the command line that it was done."""
+        command = [sys.executable, "-m", "steplog", "resolve", RUN, step, "--home", str(self.folder / "home")]
+        command += ["--done", json.dumps(PAID)]
         done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
         self.require(done.returncode == 0, done.stderr)
 
@@ -237,14 +244,16 @@ def killed_at(case: Case, number: int) -> bool:
     return bool(case.kills)
 
 
-def killed_inside(case: Case, *, fresh: bool = True) -> float:
-    """Check `inside`; returns how many seconds the start took that halted."""
+def killed_inside(case: Case, *, fresh: bool = True) -> None:
+    """Check `inside`, `fresh` with processes and commands as an operator has them."""
     case.require(case.start("after-effect:1").status == -signal.SIGKILL, "was not killed in the payment")
     asked = case.hits()
     ended = case.start(fresh=fresh)
     case.require(ended.outcome.get("stopped") == "indeterminate", f"does not halt: {ended.outcome}")
     case.require(ended.status == NEEDS_DECISION, f"exit status {ended.status}")
     case.require(case.hits() == asked, "the model was told of the halt")
-    case.settle(ended.outcome["step"], "--done", json.dumps(PAID))
+    if fresh:
+        case.settle_by_command(ended.outcome["step"])
+    else:
+        case.settle(ended.outcome["step"], "done")
     case.check(case.start())
-    return ended.seconds

@@ -40,13 +40,24 @@ def reply(hit: Hit) -> Reply:
     return Reply.json({"error": {"type": "not_found", "message": f"{hit.method} {path}"}}, 404)
 
 
-def turn(results: int, offered: list[str]) -> Turn | str:
+def turn(results: int, offered: list[str], past: Any) -> Turn | str:
     """What comes after so many results of tools: a call, or the answer."""
+    wanted = [name for name in offered if name.endswith("Action")]
+    if wanted:  # Instructor asks for one of its types in the form of a call
+        return wanted[0], action(sum(f"{name}: " in json.dumps(past) for name, _arguments in CALLS))
     if results < len(CALLS):
         name, arguments = CALLS[results]
         return next(tool for tool in offered if tool.endswith(name)), arguments
     # Some frameworks take the answer as the call of a tool.
     return ("final_answer", {"answer": ANSWER}) if "final_answer" in offered else ANSWER
+
+
+def action(done: int) -> dict[str, Any]:
+    """The turn as a value that says what to do."""
+    if done == len(CALLS):
+        return {"tool": "answer", "text": ANSWER}
+    name, arguments = CALLS[done]
+    return {"tool": name, **arguments}
 
 
 def pieces(text: str) -> list[str]:
@@ -60,9 +71,9 @@ def pieces(text: str) -> list[str]:
 def chat(request: dict[str, Any]) -> Reply:
     """Answer `POST /chat/completions`."""
     past = request["messages"]
-    results = sum(message["role"] == "tool" for message in past)
+    results = sum(message["role"] == "tool" or observed(message) for message in past)
     offered = [tool["function"]["name"] for tool in request.get("tools", ())]
-    said = turn(results, offered) if offered else spoken(past)
+    said = turn(results, offered, past) if offered else spoken(past)
     head = {"id": f"chatcmpl-{results}", "created": 1_760_000_000, "model": MODEL, "service_tier": "default"}
     message: dict[str, Any] = {"role": "assistant", "content": said, "refusal": None, "annotations": []}
     if not isinstance(said, str):
@@ -75,6 +86,11 @@ def chat(request: dict[str, Any]) -> Reply:
         return Reply.sse(chat_events(head, message, reason, usage, request))
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
     return Reply.json({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+def observed(message: dict[str, Any]) -> bool:
+    """Whether this is a result as smolagents writes it down: as text."""
+    return message["role"] == "user" and "Observation:" in json.dumps(message["content"])
 
 
 def chat_events(head: Any, message: Any, reason: str, usage: Any, request: Any) -> Iterator[Any]:
@@ -100,12 +116,21 @@ def chat_events(head: Any, message: Any, reason: str, usage: Any, request: Any) 
 
 def spoken(past: list[dict[str, Any]]) -> str:
     """The turn as text, for frameworks that ask for a form of their own instead of offering tools."""
-    text = "\n".join(str(message["content"]) for message in past)
-    done = len(re.findall(r"\[\[ ## observation_\d+ ## \]\]", past[-1]["content"]))
+    text = "\n".join(json.dumps(message.get("content")) for message in past)
+    if "<code>" in text:  # smolagents
+        return python(sum(message["role"] == "assistant" for message in past))
+    done = len(re.findall(r"\[\[ ## observation_\d+ ## \]\]", json.dumps(past[-1]["content"])))
     if "[[ ## next_tool_name ## ]]" not in text:  # DSPy, when the tools have been called
         return fields(reasoning="Both tools have answered.", answer=ANSWER)
     name, arguments = CALLS[done] if done < len(CALLS) else ("finish", {})
     return fields(next_thought=f"Now {name}.", next_tool_name=name, next_tool_args=json.dumps(arguments))
+
+
+def python(done: int) -> str:
+    """The turn as code."""
+    name, arguments = CALLS[done] if done < len(CALLS) else ("final_answer", {"answer": ANSWER})
+    written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return f"Thought: now {name}.\n<code>\nprint({name}({written}))\n</code>"
 
 
 def fields(**values: str) -> str:
@@ -120,7 +145,9 @@ def responses(request: dict[str, Any]) -> Reply:
     """Answer `POST /responses`."""
     past = request["input"] if isinstance(request["input"], list) else []
     results = sum(item.get("type") == "function_call_output" for item in past)
-    said = turn(results, [tool["name"] for tool in request.get("tools", ())])
+    results += int((request.get("previous_response_id") or "resp_0").removeprefix("resp_"))
+    offered = [tool["name"] for tool in request.get("tools", ())]
+    said = turn(results, offered, past) if offered else spoken(past)
     if isinstance(said, str):
         part = {"type": "output_text", "text": said, "annotations": [], "logprobs": []}
         item = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [part]}
@@ -190,7 +217,7 @@ def messages(request: dict[str, Any]) -> Reply:
     """Answer `POST /messages`."""
     blocks = [block for message in request["messages"] for block in content_of(message)]
     results = sum(block.get("type") == "tool_result" for block in blocks)
-    said = turn(results, [tool["name"] for tool in request.get("tools", ())])
+    said = turn(results, [tool["name"] for tool in request.get("tools", ())], request["messages"])
     block: dict[str, Any] = {"type": "text", "text": said}
     if not isinstance(said, str):
         block = {"type": "tool_use", "id": f"toolu_{results}", "name": said[0], "input": said[1]}

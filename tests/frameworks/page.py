@@ -24,14 +24,17 @@ def read() -> dict[str, Any]:
 
 def write(results: dict[str, Any]) -> None:
     """Keep results, and make the page from them."""
+    found = results["frameworks"]
+    results["frameworks"] = {each.name: found[each.name] for each in FRAMEWORKS if each.name in found}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(text(results))
 
 
 def text(results: dict[str, Any]) -> str:
     """The page."""
-    rows = [line for each in FRAMEWORKS for line in _rows(each, results["frameworks"][each.name])]
-    orders = [f"| {each.name} | `{each.order}` | {_wrong(results['frameworks'][each.name])} |" for each in FRAMEWORKS]
+    found = [(each, results["frameworks"][each.name]) for each in FRAMEWORKS if each.name in results["frameworks"]]
+    rows = [line for each, row in found for line in _rows(each, row)]
+    orders = [f"| {each.name} | `{each.order}` | {row.get('wrong_order', 'no decorator')} |" for each, row in found]
     remarks = [f"- **{each.name}**: {each.remarks}" for each in FRAMEWORKS if each.remarks]
     head = "| framework | run as | requests | replay | kills | halt |\n|---|---|---|---|---|---|\n"
     order = "\n\n## How a tool is decorated\n\n| framework | order | the other way round |\n|---|---|---|\n"
@@ -57,16 +60,10 @@ def _rows(framework: Framework, found: dict[str, Any]) -> list[str]:
     rows = []
     for way in found["ways"]:
         requests = "<br>".join(way["requests"])
-        kills = (
-            f"{way['boundaries']} of {way['boundaries']}" if isinstance(way["boundaries"], int) else way["boundaries"]
-        )
-        rows.append(f"| {program} | `{way['function']}` | {requests} | {way['replay']} | {kills} | {way['inside']} |")
+        verdicts = f"{way['replay']} | {way['kills']} | {way['halt']}"
+        rows.append(f"| {program} | `{way['function']}` | {requests} | {verdicts} |")
         program = ""
     return rows
-
-
-def _wrong(found: dict[str, Any]) -> str:
-    return str(found.get("wrong_order", ""))
 
 
 if __name__ == "__main__":

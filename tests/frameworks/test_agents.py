@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 
 from tests.frameworks.build import is_built, python_of
 from tests.frameworks.check import Case, Failed, Programs, killed_at, killed_inside, model_process, record_and_replay
 from tests.frameworks.table import FRAMEWORKS, LIGHT, Way
+from tests.support.processes import environment
+from tests.support.recorded import ROOT
 
 WAYS = [way for framework in FRAMEWORKS if framework.group == LIGHT for way in framework.ways()]
-EVERYWHERE, ELSEWHERE = range(1, 14), (6, 9)  # in the middle of a run: before and after the payment
+EVERYWHERE, ELSEWHERE = range(1, 14), (10,)  # once the payment is in the log
 
 pytestmark = pytest.mark.skipif(
     not is_built(LIGHT) and "CI" not in os.environ, reason="`make test` sets up the environment of the frameworks"
@@ -49,7 +52,7 @@ def test_a_finished_run_is_returned_without_a_provider(way, case):
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.agent}-{way.function}")
 def test_killed_in_the_middle_of_a_payment_it_halts_until_a_person_decides(way, case):
-    killed_inside(case(way, "inside"), fresh=False)
+    killed_inside(case(way, "inside"), fresh=way is WAYS[0])
 
 
 KILLS = [(way, number) for way in WAYS for number in (EVERYWHERE if way is WAYS[0] else ELSEWHERE)]
@@ -58,6 +61,14 @@ KILLS = [(way, number) for way in WAYS for number in (EVERYWHERE if way is WAYS[
 @pytest.mark.parametrize("way, number", KILLS, ids=lambda value: value if isinstance(value, int) else value.agent)
 def test_killed_after_an_append_it_carries_on(way, number, case):
     assert killed_at(case(way, f"kill{number}"), number)
+
+
+@pytest.mark.parametrize("decorator", sorted({each.decorator for each in FRAMEWORKS if each.group == LIGHT}))
+def test_a_step_above_the_decorator_of_the_framework_is_refused(decorator):
+    command = [python_of(LIGHT), "-m", "tests.frameworks.orders", *decorator]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
+
+    assert done.stdout == "refused\n"
 
 
 def test_a_run_that_pays_twice_fails_the_check(case):

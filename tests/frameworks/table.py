@@ -128,7 +128,7 @@ FRAMEWORKS = (
         order="dspy.Tool(steplog.step(refund))",
         decorator=("dspy", "dspy.Tool"),
         calls=4,
-        remarks="`dspy.LM(..., cache=False)`, or a resumed run is answered by DSPy's cache instead of the log.",
+        remarks="`dspy.LM(..., cache=False)`: what DSPy's own cache answers is asked of no model and is in no log.",
     ),
     Framework(
         name="CrewAI",

@@ -11,7 +11,7 @@ ROWS := oldest httpx httpx2
 # What a row runs; docs/sdk-versions.md says what `make test` takes of it.
 ROW_TESTS := tests/interceptors tests/matrix
 
-.PHONY: help demo test test-matrix test-frameworks lint bench clean
+.PHONY: help demo test test-matrix test-sdk-suites test-coexistence test-frameworks lint bench clean
 
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
@@ -19,6 +19,8 @@ help:
 	@echo 'make test-matrix   the interceptors on every pair of SDK releases that is supported'
 	@echo 'make test-row-NAME   on one pair: $(ROWS) newest'
 	@echo 'make test-frameworks   agents of every supported framework, killed everywhere; writes docs/frameworks.md'
+	@echo 'make test-sdk-suites   the SDKs own tests, with steplog installed; an hour'
+	@echo 'make test-coexistence   beside other tools that put themselves into the same SDKs'
 	@echo 'make lint    the checks that run no test'
 	@echo 'make bench   the figures'
 	@echo 'make clean   remove what these targets made'
@@ -37,6 +39,12 @@ test-row-newest: $(READY)
 
 test-row-%: .venv-%/ready
 	.venv-$*/bin/python -m pytest -n 2 $(ROW_TESTS)
+
+test-sdk-suites: .venv-suites/ready $(READY)
+	$(BIN)/python -m tests.suites.run $(CURDIR)/.venv-suites/bin/python build/suites
+
+test-coexistence: .venv-coexistence/ready
+	.venv-coexistence/bin/python -m pytest -n 2 tests/coexistence
 
 test-frameworks: $(READY)
 	$(BIN)/python -m tests.frameworks.run
@@ -59,6 +67,12 @@ $(READY): pyproject.toml constraints.txt
 	$(python-is-there)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv-suites/ready .venv-coexistence/ready: .venv-%/ready: tests/%/requirements.txt pyproject.toml
+	$(python-is-there)
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r $< -e .
 	@touch $@
 
 # Made by a pattern, so make would take the stamps for scraps and remove them.

@@ -23,6 +23,7 @@ from steplog.testing.provider import Hit, Reply
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
+    RELEASES,
     chat,
     chat_events,
     http_of,
@@ -79,10 +80,10 @@ class Place:
         try:
             cls = getattr(importlib.import_module(module), "Async" + name if self.asynchronous else name)
         except (ImportError, AttributeError):
-            pytest.skip(f"this release of the SDK has no {name}")
+            pytest.skip(f"{RELEASES} has no {name}")
         unknown = set(options) - set(inspect.signature(cls.__init__).parameters)
         if unknown:
-            pytest.skip(f"{name} of this release of the SDK takes no {', '.join(sorted(unknown))}")
+            pytest.skip(f"{name} of {RELEASES} takes no {', '.join(sorted(unknown))}")
         return cls(**{"max_retries": 1, **options})
 
     def azure(self, **options: Any) -> Any:
@@ -92,7 +93,7 @@ class Place:
     def azure_with_key_callable(self) -> Any:
         """A client of Azure that asks for its key."""
         if not hasattr(openai.AzureOpenAI, "_configure_realtime_with_api_key"):
-            pytest.skip("this release of the SDK never asks a key callable of an Azure client")
+            pytest.skip(f"{RELEASES} never asks a key callable of an Azure client")
         return self.azure(api_key=self.token)
 
     def foundry(self, **options: Any) -> Any:
@@ -135,7 +136,7 @@ def _module(name: str, what: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        return pytest.skip(f"this release of the SDK has no {what}")
+        return pytest.skip(f"{RELEASES} has no {what}")
 
 
 def google(idp: Idp) -> Any:
@@ -521,9 +522,9 @@ def test_an_empty_key_is_refused_as_without_steplog(asynchronous, home):
 
 
 def test_a_mock_transport_with_an_x509_identity_replays_without_the_exchange(home, offline, events):
-    auth = pytest.importorskip("openai.auth", reason="this release of the SDK has no workload identity")
+    auth = pytest.importorskip("openai.auth", reason=f"{RELEASES} has no workload identity")
     if not hasattr(auth, "X509WorkloadIdentity"):
-        pytest.skip("this release of the SDK has no X.509 identity")
+        pytest.skip(f"{RELEASES} has no X.509 identity")
     http = http_of(openai)
     down: list[bool] = []
     asked: list[str] = []

@@ -17,6 +17,7 @@ from steplog.testing.provider import Hit, Reply
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
+    RELEASES,
     answers,
     anthropic_client,
     chat,
@@ -354,7 +355,7 @@ def refusing(hit: Hit) -> Reply:
 @both_colours
 def test_a_fallback_that_is_asked_while_the_stream_is_read_is_recorded(asynchronous, home, offline, events):
     if not hasattr(anthropic, "BetaRefusalFallbackMiddleware"):
-        pytest.skip("this release of the SDK has no fallback middleware")
+        pytest.skip(f"{RELEASES} has no fallback middleware")
 
     async def use(client: Any) -> Any:
         client = client.with_middleware(anthropic.BetaRefusalFallbackMiddleware([{"model": "claude-y"}]))

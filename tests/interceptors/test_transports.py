@@ -21,6 +21,7 @@ from steplog_interceptors import openai as interceptor_of_openai
 from tests.interceptors.support import (
     ASK,
     ASK_CLAUDE,
+    RELEASES,
     answers,
     anthropic_client,
     chat,
@@ -142,7 +143,7 @@ def aio(sdk: Any) -> Callable[[bool], Any]:
         try:
             return sdk.DefaultAioHttpClient()
         except (RuntimeError, AttributeError) as missing:
-            return pytest.skip(f"this release of the SDK cannot use the aiohttp that is here: {missing}")
+            return pytest.skip(f"{RELEASES} cannot use the aiohttp that is here: {missing}")
 
     return make
 

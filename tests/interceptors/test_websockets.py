@@ -17,7 +17,7 @@ import pytest
 import steplog
 from steplog.errors import NotInRun, RunStopped, Unreplayable
 from steplog_interceptors import _websocket
-from tests.interceptors.support import openai_client, perform, settled
+from tests.interceptors.support import RELEASES, openai_client, perform, settled
 
 server = pytest.importorskip("websockets.sync.server", reason="needs websockets (openai[realtime])")
 
@@ -66,9 +66,9 @@ def _has(client: Any, path: str, **needed: Any) -> Any:
     for part in path.split("."):
         node = getattr(node, part, None)
         if node is None:
-            pytest.skip(f"this release of the SDK has no {path}")
+            pytest.skip(f"{RELEASES} has no {path}")
     if set(needed) - set(inspect.signature(node).parameters):
-        pytest.skip(f"{path} of this release of the SDK takes no {', '.join(needed)}")
+        pytest.skip(f"{path} of {RELEASES} takes no {', '.join(needed)}")
     return node(**needed)
 
 

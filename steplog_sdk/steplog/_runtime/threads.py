@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -42,8 +43,10 @@ def install() -> None:
     @functools.wraps(start)
     def start_in_run(self: threading.Thread) -> None:
         found = FRAME.get()
-        if found is not None and "run" not in self.__dict__:
-            self.run = _Carried(found, self.run, ends=True)  # type: ignore[method-assign]
+        if found is not None:
+            carried = _Carried(found, self.run, ends=True)
+            # A bound method, as `run` is without us: other tools take it apart into function and thread.
+            self.run = types.MethodType(lambda _thread: carried(), self)  # type: ignore[method-assign]
         start(self)
 
     _installed.update(patched_submit=submit_in_run, patched_start=start_in_run)

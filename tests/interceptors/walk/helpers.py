@@ -173,7 +173,10 @@ HELPERS: Final[dict[str, Helper]] = {
     "openai.beta.threads.runs.create_and_stream": _assistant(_RUN),
     "openai.beta.threads.runs.stream": _assistant(_RUN),
     "openai.beta.threads.runs.submit_tool_outputs_stream": _assistant(_OUTPUTS),
-    "openai.uploads.upload_file_chunked": Helper({"file": _HERE, "mime_type": "text/plain", "purpose": "batch"}),
+    # Bytes, because older releases leave a file that they open themselves to the garbage collector.
+    "openai.uploads.upload_file_chunked": Helper(
+        {"file": b"some bytes", "filename": "a.txt", "bytes": 10, "mime_type": "text/plain", "purpose": "batch"}
+    ),
     "openai.beta.agents.environments.files.prepare": _AGENT_FILE,
     "openai.beta.agents.environments.files.prepare_directory": Helper(
         {"root": str(_HERE.parent), "destination": "/workspace/src", "include": ["helpers.py"]}, _file

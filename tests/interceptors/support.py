@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import inspect
 import json
@@ -131,6 +132,11 @@ def chunk_lengths(events: Callable[[str], list[dict[str, Any]]], run: str = "r")
     pieces = [event["data"] for event in events(run, notes=True) if event["type"] == "step.progressed"]
     ended = [event["data"]["exchanges"][-1] for event in events(run) if event["type"] == "step.finished"]
     return [length for piece in [*pieces, *ended[-1:]] for length in piece.get("chunks", ())]
+
+
+def open_records() -> list[Any]:
+    """Recordings of streams that have not been concluded, those of earlier tests of this process included."""
+    return [found for found in gc.get_objects() if type(found).__name__ == "StreamRecord" and not found.over]
 
 
 async def settled(value: Any) -> Any:

@@ -39,6 +39,7 @@ from tests.interceptors.support import (
     listed,
     message,
     message_events,
+    open_records,
     openai_client,
     perform,
     settled,
@@ -353,16 +354,13 @@ def test_a_stream_that_is_dropped_unread_is_recorded_as_abandoned(sdk, asynchron
 def test_async_streams_that_nobody_reads_do_not_pile_up(sdk, home):
     make, create, _, sse = SDKS[sdk]
 
-    def records() -> list[Any]:
-        return [found for found in gc.get_objects() if type(found).__name__ == "StreamRecord"]
-
     async def use(client: Any) -> int:
-        earlier = records()  # other tests of this process may have left some
+        earlier = open_records()
         for _ in range(20):
             await create(client, stream=True)
         gc.collect()
         await listed(await create(client, stream=True))
-        return len([record for record in records() if not record.over and record not in earlier])
+        return len([record for record in open_records() if record not in earlier])
 
     with LocalProvider(handler=answers(Reply.sse(sse))) as provider:
         assert in_run(make, use, provider.url, asynchronous=True) == 0

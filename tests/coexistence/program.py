@@ -48,12 +48,12 @@ async def calls(made: tuple[Any, Any, Any, Any]) -> list[Any]:
     gpt, gpt_async, claude, claude_async = made
     said: list[Any] = [gpt.chat.completions.create(**ASK).choices[0].message.content]
     said.append(gpt.chat.completions.create(**AGAIN).choices[0].message.content)
-    said.append([_delta(chunk) for chunk in gpt.chat.completions.create(stream=True, **ASK)])
+    said.append("".join(map(_delta, gpt.chat.completions.create(stream=True, **ASK))))
     said.append(gpt.chat.completions.with_raw_response.create(user="raw", **ASK).parse().choices[0].message.content)
     answer = await gpt_async.chat.completions.create(user="async", **ASK)
     said.append(answer.choices[0].message.content)
     stream = await gpt_async.chat.completions.create(user="async", stream=True, **ASK)
-    said.append([_delta(chunk) async for chunk in stream])
+    said.append("".join([_delta(chunk) async for chunk in stream]))
     said.append(claude.messages.create(**CLAUDE).content[0].text)
     said.append([event.type for event in claude.messages.create(stream=True, **CLAUDE)])
     async with claude_async.messages.stream(**CLAUDE) as helper:
@@ -61,8 +61,9 @@ async def calls(made: tuple[Any, Any, Any, Any]) -> list[Any]:
     return said
 
 
-def _delta(chunk: Any) -> Any:
-    return chunk.choices[0].delta.content if chunk.choices else None
+def _delta(chunk: Any) -> str:
+    # Some tools ask for a chunk with the usage and keep it to themselves, so only the text is the program's.
+    return (chunk.choices[0].delta.content or "") if chunk.choices else ""
 
 
 async def _main(tool: str, order: str, home: str, url: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.coexistence.tools import TOOLS
 from tests.interceptors.support import chat, chat_events, message, message_events, rate_limited
 from tests.support.recorded import ROOT
 
-SAID = ["hello", "hello", ["a", None, None], "hello", "hello", ["a", None, None], "hello"]
+SAID = ["hello", "hello", "a", "hello", "hello", "a", "hello"]
 
 
 def provider() -> LocalProvider:

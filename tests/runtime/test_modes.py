@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from steplog._kernel.fold import fold
 from steplog._runtime.resolve import resolve
 from steplog.errors import InvalidArgument, UnknownStep
 from steplog.stores.files import FileStore
@@ -130,17 +131,25 @@ def test_resolve_retry_allows_exactly_one_more_attempt(agent):
     assert len(agent.effects("unsafe")) == 3
 
 
-def test_resolve_failed_raises_step_failed(agent):
-    agent.run("die", "unsafe")
-    step = agent.run("live", "unsafe")[1][2]
-    resolve(agent.store, "r", step, how="failed", message="the mail server says no")
+@pytest.mark.parametrize("mode", ["unsafe", "keyed"])
+@pytest.mark.parametrize("how", ["failed", "unknown"])
+def test_an_operators_word_holds_until_somebody_says_otherwise(agent, how, mode):
+    """P4: its failure ends the run, and yet nothing is tried again by itself."""
+    agent.run("die", mode)
+    state = fold(agent.store.read("r").events)
+    (step,) = (found.id for found in state.steps.values() if found.mode == mode)
+    resolve(agent.store, "r", step, how=how, message="the mail server says no")
 
-    code, output = agent.run("live", "unsafe")
+    for _ in range(3):
+        code, output = agent.run("live", mode)
+        assert code == 1
+        assert {"failed": "StepFailed", "unknown": "OutcomeUnknown"}[how] in output
+        assert "the mail server says no" in output
+        assert len(agent.effects(mode)) == 1
 
-    assert code == 1
-    assert "StepFailed" in output
-    assert "the mail server says no" in output
-    assert len(agent.effects("unsafe")) == 1
+    resolve(agent.store, "r", step, how="retry")
+    assert agent.run("live", mode) == (0, mode)
+    assert len(agent.effects(mode)) == 2
 
 
 def test_resolve_refuses_what_is_not_in_doubt(agent):

@@ -219,7 +219,7 @@ def _ended(state: RunState, event: Event) -> None:
     state.reason = event.data.get("reason")
     state.ended = event.data
     state.completed_once = state.completed_once or state.status in CLOSED_OUTCOMES
-    state.retry.update(step for step in event.data.get("retry", ()) if step in state.steps)
+    state.retry.update(_to_retry(state, event))
 
 
 def _started(state: RunState, event: Event) -> None:
@@ -315,7 +315,13 @@ def _finished(state: RunState, event: Event) -> None:
     _close(state, step, event, DONE if event.data.get("outcome") == "done" else FAILED)
     if "retry" in event.data:
         # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
-        state.retry.update(retried for retried in event.data["retry"] if retried in state.steps)
+        state.retry.update(_to_retry(state, event))
+
+
+def _to_retry(state: RunState, event: Event) -> list[str]:
+    """The failed steps that an event names to be tried again; not one whose failure is an operator's word."""
+    named = (state.steps.get(step) for step in event.data.get("retry", ()))
+    return [step.id for step in named if step is not None and "how" not in (step.finished or {})]
 
 
 def _give_up(state: RunState, step: StepState, event: Event) -> None:

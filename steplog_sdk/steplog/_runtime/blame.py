@@ -45,7 +45,12 @@ def blamed(error: BaseException | None, state: RunState) -> list[str]:
         queue += [(current.__cause__, origin, False), (current.__context__, origin, False)]
         if isinstance(current, BaseExceptionGroup):
             queue += [(part, within, leaving) for part in current.exceptions]
-    return found
+    return [step for step in found if not _is_settled(step, state)]
+
+
+def _is_settled(step: str, state: RunState) -> bool:
+    """Whether the failure is an operator's word ("it must not happen", "nobody can tell"), not the tool's own."""
+    return step in state.steps and "how" in (state.steps[step].finished or {})
 
 
 def _went_on(step: str, state: RunState) -> bool:

@@ -20,6 +20,7 @@ from tests.support.recorded import ROOT
 
 README = (ROOT / "README.md").read_text()
 FORMAT = (ROOT / "docs/log-format.md").read_text()
+GUIDE = (ROOT / "docs/guide.md").read_text()
 GUARANTEES = (ROOT / "docs/guarantees.md").read_text()
 
 
@@ -52,6 +53,51 @@ def test_the_example_of_the_readme_runs_and_a_second_run_only_reads_the_log(tmp_
             )
             assert done.stdout == expected + '{"refund_id": "re_ord_1001", "cents": 4200}\n'
         assert len(provider.hits) == 1
+
+
+AGENT = """
+def agent(client):
+    asked = {"model": "gpt-x", "messages": [{"role": "user", "content": "Are you done?"}]}
+    return client.chat.completions.create(**asked).choices[0].message.content
+"""
+
+# Looks at what the tests of the guide have recorded, from outside: their own assertions are the guide's.
+LOOK = """
+import pytest
+from steplog.testing import MemoryStore
+
+stores = []
+init = MemoryStore.__init__
+
+def noted(self, *args, **kwargs):
+    init(self, *args, **kwargs)
+    stores.append(self)
+
+MemoryStore.__init__ = noted
+
+@pytest.fixture(autouse=True)
+def recorded():
+    yield
+    events = [event for store in stores for event in store.read("test").events]
+    kinds = [event.data["kind"] for event in events if event.type == "step.started"]
+    stores.clear()
+    assert kinds == ["llm_call"], kinds
+"""
+
+
+@pytest.mark.parametrize("name", ["test_agent.py", "test_stream.py"])
+def test_the_tests_of_the_guide_run_and_record_a_model_call(name, tmp_path):
+    files = {code.partition("\n")[0].removeprefix("# "): code for code in blocks(GUIDE, "python")}
+    assert set(files) == {"test_agent.py", "test_stream.py"}
+    for file, code in {**files, "my_agent.py": AGENT, "conftest.py": LOOK}.items():
+        (tmp_path / file).write_text(code)
+
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", name]
+    variables = environment(PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_the_commands_of_the_readme_exist():

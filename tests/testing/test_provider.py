@@ -372,3 +372,19 @@ def test_standing_alone_it_outlives_a_client_that_is_killed_while_it_hangs(tmp_p
         assert process.wait(30) == -signal.SIGKILL
         assert ask(url, body_of(PLAIN), "/v1/chat/completions")[0].status == 200
     assert len(hits(tmp_path)) == 2
+
+
+def test_events_get_the_names_of_their_types_where_they_are_asked_for():
+    events = [{"type": "ping"}, {"type": "message_stop", "n": 1}]
+
+    assert Reply.sse(events).body == b'data: {"type":"ping"}\n\ndata: {"type":"message_stop","n":1}\n\n'
+    assert Reply.sse(events, named=True).body == (
+        b'event: ping\ndata: {"type":"ping"}\n\nevent: message_stop\ndata: {"type":"message_stop","n":1}\n\n'
+    )
+    assert len(Reply.sse(events, named=True).parts()) == 2
+
+
+@pytest.mark.parametrize("events", [[{"id": 1}], [{"type": 7}], ["[DONE]"], "data: 1\n\n"])
+def test_an_event_without_a_type_cannot_be_named(events):
+    with pytest.raises(InvalidArgument, match="named=True"):
+        Reply.sse(events, named=True)

@@ -75,10 +75,21 @@ class Reply:
         return cls(status, {"content-type": "application/json", **names}, encode(tree))
 
     @classmethod
-    def sse(cls, events: str | Iterable[Any]) -> Reply:
-        """Answer server-sent events: the whole text, or the trees (or strings) of the `data:` lines."""
+    def sse(cls, events: str | Iterable[Any], *, named: bool = False) -> Reply:
+        """Answer server-sent events: the whole text, or the trees (or strings) of the `data:` lines.
+
+        Args:
+            events: a string is sent as it is; of anything else, each item is one event.
+            named: an `event:` line with the tree's `type` goes before each `data:` line. Anthropic's messages and
+                OpenAI's responses stream so, and the anthropic SDK skips events that have no name.
+
+        Raises:
+            InvalidArgument: an event that is to be named and has no `type`, or a whole text, which names its own.
+        """
         if not isinstance(events, str):
-            events = "".join(f"data: {e if isinstance(e, str) else encode(e).decode()}\n\n" for e in events)
+            events = "".join(_event(event, named=named) for event in events)
+        elif named:
+            raise InvalidArgument("Reply.sse(text, named=True): write the `event:` lines into the text, or pass trees")
         return cls(200, {"content-type": "text/event-stream; charset=utf-8"}, events.encode(), streamed=True)
 
     @classmethod
@@ -196,6 +207,17 @@ def _without_nulls(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _without_nulls(value) for key, value in tree.items() if value is not None}
     return [_without_nulls(item) for item in tree] if isinstance(tree, list) else tree
+
+
+def _event(event: Any, *, named: bool) -> str:
+    name = event.get("type") if isinstance(event, dict) else None
+    if named and not isinstance(name, str):
+        raise InvalidArgument(
+            f"Reply.sse(..., named=True): an event is named after its `type`, and {_short(event)} has none; "
+            "add one, or leave `named` out (chat completions have no names)"
+        )
+    data = event if isinstance(event, str) else encode(event).decode()
+    return f"event: {name}\ndata: {data}\n\n" if named else f"data: {data}\n\n"
 
 
 def _response_bytes(kind: str, body: Any) -> bytes:

@@ -6,7 +6,7 @@ The text and the JSON of a command are two forms of these, so they cannot disagr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -118,17 +118,38 @@ def step_facts(step: StepState, *, live: bool) -> dict[str, Any]:
         "job": step.job,
         "ms": finished.get("ms"),
         "usage": finished.get("usage"),
-        "error": finished.get("error") if step.status == FAILED else None,
+        "error": finished.get("error") or why_failed(step) if step.status == FAILED else None,
         "settled": finished.get("how"),
         "started": step.started_ts,
         "finished": step.finished_ts,
     }
 
 
-def go_on(run_id: str, commands: Sequence[str]) -> str:
-    """The command that goes on with a run that stopped: the first that does more than show it, else to resume it."""
-    acting = [line for line in commands if not line.startswith("steplog show ")]
-    return acting[0] if acting else f"steplog resume {run_id}"
+def failures(finished: dict[str, Any]) -> list[dict[str, str]]:
+    """The errors that an outcome holds, as class and message: its own, and those of its exchanges, newest first."""
+    exchanges = finished.get("exchanges")
+    own = [finished.get("error"), *(one.get("error") for one in reversed(exchanges or ()) if isinstance(one, dict))]
+    return [
+        {"type": str(one.get("type") or one.get("class") or "error"), "message": str(one.get("message") or "")}
+        for one in own
+        if isinstance(one, dict)
+    ]
+
+
+def why_failed(step: StepState) -> dict[str, str] | None:
+    """Why a step failed, as class and message: the recorded error, else the status that the server answered with."""
+    finished = step.finished or {}
+    if step.status != FAILED:
+        return None
+    found = failures(finished)
+    if found:
+        return found[0]
+    status = finished.get("status")
+    if not isinstance(status, int) or status < 400:
+        return None
+    exchanges = [one for one in finished.get("exchanges") or () if isinstance(one, dict)]
+    reason = str(exchanges[-1].get("reason") or "") if exchanges else ""
+    return {"type": f"status {status}", "message": reason}
 
 
 def number(count: float | None) -> str:

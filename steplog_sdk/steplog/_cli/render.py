@@ -106,7 +106,9 @@ def _holder(holder: dict[str, Any] | None) -> str:
 
 
 def _error(error: Any) -> str:
-    return f"{error.get('type')}: {one_line(str(error.get('message')), 200)}" if isinstance(error, dict) else ""
+    if not isinstance(error, dict):
+        return ""
+    return ": ".join(filter(None, (str(error.get("type")), one_line(str(error.get("message") or ""), 200))))
 
 
 def glyph(status: str, target: Console) -> Text:

@@ -81,7 +81,9 @@ def _parse(parse: Any) -> str:
 
 
 def _error(error: Any) -> str:
-    return f"{error.get('type')}: {error.get('message')}" if isinstance(error, dict) else ""
+    if not isinstance(error, dict):
+        return ""
+    return ": ".join(filter(None, (str(error.get("type")), str(error.get("message") or ""))))
 
 
 def _section(title: str, target: Console) -> None:

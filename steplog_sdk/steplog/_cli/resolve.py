@@ -86,8 +86,8 @@ def _refuse_settled(found: Found, step: StepState, how: str) -> None:
     """Refuse a step that needs no decision before the run is taken: taking it would reopen a run that has ended."""
     from steplog._runtime.resolve import in_doubt
 
-    if how == "retry" and step.status == FAILED:
-        return
+    if how in ("retry", "done") and step.status == FAILED:
+        return  # a failure may be otherwise, on the operator's word; what is open to it is decided where it is written
     status = facts.step_status(step, live=holder_of(found) is not None)
     if status in {facts.IN_DOUBT, facts.TO_REPEAT, facts.TO_TAKE_UP, RUNNING} or in_doubt(step, found.store.bodies):
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from steplog._cli import program as programs
-from steplog._cli.facts import go_on
+from steplog._cli.advice import suspended_lines
 from steplog._cli.lookup import Found, find_run, open_run
 from steplog._cli.options import chosen_home, common, on_drift
 from steplog._cli.output import emit_json, say, with_home
@@ -82,15 +82,10 @@ def _start(program: Program, found: Found, named_home: Path | None, *, on_drift:
         return done.returncode if done.returncode > 0 else FAILED
     facts = outcome(found, done.returncode, "")
     code = STOPPED if facts["status"] == "suspended" else done.returncode
-    line = "" if facts["status"] in {"completed", "escalated", "cancelled"} else _next(found)
+    line = next(iter(suspended_lines(open_run(found).state)), "")
     if as_json:
         emit_json({**facts, "exit_code": code, "next": line or None}, compact=True)
     if line:
         print(with_home(line, named_home), file=sys.stderr, flush=True)
     # A child that a signal ended has a negative code, which no exit status can carry.
     return code if code >= 0 else FAILED
-
-
-def _next(found: Found) -> str:
-    ended = open_run(found).state.ended or {}
-    return go_on(found.run_id, ended.get("commands") or ())

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from steplog._cli import program as programs
-from steplog._cli.facts import go_on, run_facts
+from steplog._cli.advice import go_on
+from steplog._cli.facts import run_facts
 from steplog._cli.lookup import Found, open_run, store_at
 from steplog._cli.options import chosen_home, common, on_drift
-from steplog._cli.output import command, emit_json, printable, say, user, with_home
+from steplog._cli.output import emit_json, printable, say, user, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog.errors import RunStopped, SteplogError
 
@@ -50,8 +51,8 @@ Examples:
 def run(script: str, args: tuple[str, ...], is_module: bool, **options: Any) -> int:  # noqa: FBT001
     """Run SCRIPT and record its model and tool calls, without changing it.
 
-    Exit code: 0 done, 1 failed, 75 when the run needs a decision; a script's own sys.exit(n) is kept. When a run does
-    not end well, the last line on stderr is the command that goes on.
+    Exit code: 0 done, 1 failed, 75 when the run needs a decision, 130 after Ctrl-C; a script's own sys.exit(n) is kept.
+    When a run does not end well, the last line on stderr is the command that goes on.
     """
     program = programs.typed(script, args, is_module=is_module)
     return record(program, named_home=chosen_home(options["home"]), **options)
@@ -81,35 +82,36 @@ def record(
         opened = steplog.run(run_id, goal=goal, on_drift=on_drift, trigger={"kind": WRAPPED, "by": user()})
         if run_id is None:
             say(f"run {opened.run_id}")
-        code, line = _run(program, opened)
+        code, stopped = _run(program, opened)
     _summarise(opened)
+    found = Found(store_at(home), home, opened.run_id)
+    line = "" if stopped is None else go_on(open_run(found).state, stopped)
     if as_json:
-        emit_json(outcome(Found(store_at(home), home, opened.run_id), code, line), compact=True)
+        emit_json(outcome(found, code, line), compact=True)
     if line:
         sys.stdout.flush()
         print(with_home(line, named_home), file=sys.stderr, flush=True)
     return code
 
 
-def _run(program: Program, opened: Run) -> tuple[int, str]:
-    """The exit code, and the command that goes on, or ""."""
-    resume = command("resume", opened.run_id)
+def _run(program: Program, opened: Run) -> tuple[int, Sequence[str] | None]:
+    """The exit code; and the commands that what stopped the run names, or None where it ended well."""
     entered = False
     try:
         with opened:
             entered = True
-            return _finish(program), ""
+            return _finish(program), None
     except RunStopped as stopped:
         print(f"steplog: {printable(str(stopped))}", file=sys.stderr)
-        return STOPPED, go_on(opened.run_id, stopped.commands)
+        return STOPPED, stopped.commands
     except SystemExit as leaving:
-        return _exit_code(leaving), resume
+        return _exit_code(leaving), ()
     except (Exception, KeyboardInterrupt) as error:
         shown = programs.without_our_frames(error)
         if not entered or (isinstance(error, SteplogError) and shown.__traceback__ is None):
             raise  # the log's own failure, not the program's: it is reported like that of any verb
         sys.excepthook(type(shown), shown, shown.__traceback__)
-        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED, resume
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED, ()
 
 
 def _summarise(opened: Run) -> None:

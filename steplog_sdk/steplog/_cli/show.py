@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from steplog._cli import facts
+from steplog._cli import advice, facts
 from steplog._cli.contents import Contents
 from steplog._cli.detail import step_detail
 from steplog._cli.lookup import find_run, find_step, holder_of, open_run
@@ -73,7 +73,12 @@ def describe(state: RunState, events: list[Event], holder: dict[str, Any] | None
     live = holder is not None
     run = facts.run_facts(state, holder)
     strangers = [{"seq": event.seq, "type": event.type} for event in events if event.type not in _KNOWN]
-    return {**run, "tree": _tree(state, live=live), "unknown_events": strangers, "next": _next(state, run)}
+    return {
+        **run,
+        "tree": _tree(state, live=live),
+        "unknown_events": strangers,
+        "next": [] if live else advice.suspended_lines(state),
+    }
 
 
 def _tree(state: RunState, *, live: bool) -> list[dict[str, Any]]:
@@ -84,18 +89,3 @@ def _tree(state: RunState, *, live: bool) -> list[dict[str, Any]]:
         parent = nodes.get(step.scope)
         (roots if parent is None else parent["steps"]).append(nodes[step.id])
     return roots
-
-
-def _next(state: RunState, run: dict[str, Any]) -> list[str]:
-    """Commands that go on with the run, in the order in which to try them."""
-    in_doubt = [step.id for step in state.steps.values() if facts.step_status(step, live=False) == facts.IN_DOUBT]
-    if run["holder"] is not None or run["status"] in {"completed", "escalated", "cancelled", "new"}:
-        return []
-    if in_doubt:
-        return [
-            f"steplog resolve {state.run_id} {step} --done JSON | --retry | --failed MESSAGE | --unknown"
-            for step in in_doubt
-        ]
-    # What stopped the run has been settled since, or it never was a matter of one step.
-    stopped = () if run["reason"] == "indeterminate" else (state.ended or {}).get("commands") or ()
-    return [facts.go_on(state.run_id, stopped)]

@@ -11,6 +11,7 @@ from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState, StepState
 from steplog._runtime import messages, origin, settings, ulid
 from steplog._runtime.blame import blamed, told
+from steplog._runtime.causes import causes
 from steplog._runtime.commit import Entry
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
 from steplog._runtime.door import PROCESS
@@ -257,6 +258,7 @@ class Run:
                 "reason": reason,
                 "error": facts,
                 "retry": blamed(error, recorder.journal.state),
+                **({"causes": behind} if (behind := causes(error)) else {}),
             }
         # KeyboardInterrupt, CancelledError, GeneratorExit: somebody stopped the program, nothing in it failed.
         return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": facts}

@@ -61,6 +61,8 @@ class LogicalCall:
         self.sdk = sdk
         self.origin = origin
         self.net = net
+        # Whose `ignore` and `modes` count, the narrowest first.
+        self.tables: tuple[str, ...] = (sdk.name or "http",)
         self.ticket: plugins.Ticket | None = None
         self.passing = False
         self.closed = False
@@ -116,7 +118,7 @@ class LogicalCall:
             kind=self.kind,
             target=target(wire, form),
             args=form.identity,
-            mode=self.sdk.mode(wire, form.json),
+            mode=self.sdk.mode(wire, form.json, self.tables),
             request=_stored(self.sdk, wire, form, request.headers, stream=stream) | self._note_ignored(),
         )
         call.attaches = self.attaches
@@ -150,7 +152,8 @@ class LogicalCall:
     @property
     def ignored(self) -> tuple[str, ...]:
         """Paths in the request's body that the program has taken out of its identity."""
-        return plugins.settings().ignore.get(self.sdk.name or "http", ())
+        table = plugins.settings().ignore
+        return tuple(path for name in self.tables for path in table.get(name, ()))
 
     def _note_ignored(self) -> dict[str, Any]:
         return {"ignored": list(self.ignored)} if self.ignored else {}

@@ -19,6 +19,7 @@ from steplog import plugins
 from steplog_interceptors._call import LogicalCall
 from steplog_interceptors._canonical import Canonical, Wire, canonical, read_wire
 from steplog_interceptors._exchange import Exchange
+from steplog_interceptors._modes import chosen
 from steplog_interceptors._sdk import Sdk
 from steplog_interceptors._secrets import REDACTED
 
@@ -49,7 +50,10 @@ class HttpCall(LogicalCall):
         super().__init__(REST, net=True)
 
     def mode_of(self, request: Any) -> str:
-        """Idempotency mode of the request."""
+        """Idempotency mode of the request: what the user says about its kind, else what its method and headers say."""
+        said = chosen(self.tables, request.method.upper(), request.url.path)
+        if said is not None:
+            return said
         if request.method.upper() in _SAFE:
             return "safe"
         return "keyed" if _IDEMPOTENCY_KEY in request.headers else "unsafe"

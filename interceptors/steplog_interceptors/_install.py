@@ -44,7 +44,10 @@ class SdkInterceptor:
 
     Attributes:
         name: the SDK's package.
+        honours: settings that may name it.
     """
+
+    honours = ("ignore", "modes")
 
     def __init__(self, sdk: Sdk) -> None:
         self.name = sdk.name

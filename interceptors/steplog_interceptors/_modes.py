@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from steplog import plugins
 
 
-def chosen(interceptor: str, method: str, path: str) -> str | None:
+def chosen(interceptors: Iterable[str], method: str, path: str) -> str | None:
     """The mode that the user gave to requests of this kind, or None. The pattern that was named first counts."""
-    for pattern, mode in plugins.settings().modes.get(interceptor, {}).items():
+    table = plugins.settings().modes
+    for pattern, mode in (item for name in interceptors for item in table.get(name, {}).items()):
         if _expression(pattern).fullmatch(f"{method} {path}"):
             return mode
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,9 +57,15 @@ class Sdk:
         name, text = self.mark
         return name in request.headers and text in request.headers[name]
 
-    def mode(self, wire: Wire, body: Any) -> str:
-        """Idempotency mode of a request: what the user says about its kind, else what is known of it."""
-        said = chosen(self.name, wire.method, wire.path)
+    def mode(self, wire: Wire, body: Any, tables: Sequence[str] = ()) -> str:
+        """Idempotency mode of a request: what the user says about its kind, else what is known of it.
+
+        Args:
+            wire: the request.
+            body: its JSON.
+            tables: under which names the user may have said it; by default the SDK's.
+        """
+        said = chosen(tables or (self.name,), wire.method, wire.path)
         if said is not None:
             return said
         if wire.method in ("GET", "HEAD", "OPTIONS"):

@@ -44,9 +44,11 @@ class GoogleInterceptor:
 
     Attributes:
         name: `google-genai`.
+        honours: settings that may name it.
     """
 
     name = "google-genai"
+    honours = ("ignore", "modes")
 
     def __init__(self) -> None:
         self._patches = Patches()

@@ -12,9 +12,11 @@ class HttpInterceptor:
 
     Attributes:
         name: `http`.
+        honours: settings that may name it.
     """
 
     name = "http"
+    honours = ("ignore", "modes")
 
     def install(self) -> None:
         """Patch the HTTP libraries, now or when they are imported. Idempotent."""

@@ -39,9 +39,11 @@ class RequestsInterceptor:
 
     Attributes:
         name: `requests`.
+        honours: settings that may name it.
     """
 
     name = "requests"
+    honours = ("ignore", "modes")
 
     def __init__(self) -> None:
         self._patches = Patches()
@@ -67,6 +69,7 @@ def _send(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
         call = None if shown is None else call_of(shown)
         if shown is None or call is None:
             return original(self, request, **kwargs)
+        call.tables = (RequestsInterceptor.name, *call.tables)
         if not plugins.active():
             # Outside every run: said, or refused, and otherwise none of our business.
             target = f"{shown.method} {shown.url.path}"

@@ -44,7 +44,7 @@ class Registered:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the registered SDKs, for `install(ignore=...)`."""
+        """Names of the registered SDKs, for `install(ignore=...)` and `install(modes=...)`."""
         return tuple(_registered)
 
     @property

@@ -94,6 +94,9 @@ class Interceptor(Protocol):
     """Turns calls of one SDK into steps.
 
     An interceptor with an attribute `opt_in = True` is installed only where it is named, in `install(also=[...])`.
+    One that looks itself up in `settings().ignore` or `settings().modes` says so by `honours = ("ignore", "modes")`:
+    `install()` refuses to name any other there, since it would be passed over in silence. One that stands for several
+    SDKs has their names in `names`.
 
     Attributes:
         name: as it is named in `install(interceptors=[...])`.

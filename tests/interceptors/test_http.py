@@ -213,6 +213,26 @@ def test_what_is_ignored_in_a_body_does_not_count(httpx, home):
         assert len(provider.hits) == 2
 
 
+@pytest.mark.parametrize("mode", ["safe", "unsafe"])
+def test_the_users_word_on_a_mode_counts(mode, httpx, home, events):
+    pattern = {"safe": "POST /items/*/notes", "unsafe": "GET /items/**"}[mode]
+    steplog.install(home=home, durability="process", interceptors=["http"], modes={"http": {pattern: mode}})
+    with LocalProvider(handler=service) as provider, httpx.Client(base_url=provider.url) as client:
+        with steplog.run("r"):
+            client.post("/items/42/notes", headers={"idempotency-key": "k"}, json={})
+            client.get("/items/42/notes")
+            client.post("/items", json={})
+    modes = [event["data"]["mode"] for event in events() if event["type"] == "step.started"]
+    assert modes == {"safe": ["safe", "safe", "unsafe"], "unsafe": ["keyed", "unsafe", "unsafe"]}[mode]
+
+
+def test_the_users_word_on_a_model_call_of_an_unknown_client_counts(httpx, net, events):
+    steplog.install(interceptors=["http"], modes={"http": {"POST /v1/chat/completions": "unsafe"}}, home=net)
+    with LocalProvider(handler=lambda _hit: Reply.json(chat())) as provider, steplog.run("r"):
+        httpx.post(provider.url + "/v1/chat/completions", json=MESSAGES)
+    assert [event["data"]["mode"] for event in events() if event["type"] == "step.started"] == ["unsafe"]
+
+
 def test_other_parameters_are_drift_and_the_message_names_them(httpx, home):
     with LocalProvider(handler=service) as provider, httpx.Client(base_url=provider.url) as client:
         with pytest.raises(RuntimeError), steplog.run("r"):

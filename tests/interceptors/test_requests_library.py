@@ -143,6 +143,21 @@ def test_a_request_that_never_left_is_made_again(method, home):
         assert program(provider.url) == 200
 
 
+@pytest.mark.parametrize("name", ["requests", "http"])
+def test_the_users_word_counts(name, home, events):
+    patterns = {"POST /items": "safe"}
+    steplog.install(
+        home=home, durability="process", interceptors=["requests"], modes={name: patterns}, ignore={name: ["trace"]}
+    )
+    with LocalProvider(handler=service) as provider:
+        for trace in ("a", "b"):
+            with steplog.run("r"):
+                requests.post(provider.url + "/items", json={"trace": trace})
+        assert len(provider.hits) == 1
+    started = [event["data"] for event in events() if event["type"] == "step.started"]
+    assert [step["mode"] for step in started] == ["safe"]
+
+
 def test_an_exception_is_raised_again_with_its_class(home, offline):
     def program() -> tuple[type, str]:
         with steplog.run("r"), pytest.raises(requests.RequestException) as caught:

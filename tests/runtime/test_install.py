@@ -17,6 +17,7 @@ class Recording:
 
     def __init__(self, name: str, *, opt_in: bool = False) -> None:
         self.name = name
+        self.honours = () if opt_in else ("ignore", "modes") if name == "sdk" else ("modes",)
         self.opt_in = opt_in
         self.installed = 0
 
@@ -76,7 +77,7 @@ def test_installing_again_adds_and_uninstalling_takes_all_back(found):
 
 def test_modes_add_up_and_what_was_said_last_counts_first(found):
     steplog.install(interceptors=[], modes={"sdk": {"POST /a": "safe", "POST /*": "unsafe"}})
-    steplog.install(interceptors=[], modes={"sdk": {"POST /**": "safe", "POST /a": "unsafe"}, "clock": {}})
+    steplog.install(interceptors=[], modes={"sdk": {"POST /**": "safe", "POST /a": "unsafe"}, "http": {}})
 
     assert list(plugins.settings().modes["sdk"].items()) == [
         ("POST /**", "safe"),
@@ -114,13 +115,16 @@ def test_naming_interceptors_does_not_keep_those_out_that_are_named_beside(found
         ({"http": ["a b"]}, "names hosts"),
         ({"ignore": ["metadata"]}, "maps the name of an interceptor to paths"),
         ({"ignore": {"sdk": "metadata"}}, r"ignore\['sdk'\] is a list of names"),
-        ({"ignore": {"sdkk": ["metadata"]}}, "named sdkk"),
+        ({"ignore": {"sdkk": ["metadata"]}}, r"names sdkk.*no effect[^,]*, on this machine: sdk\.$"),
+        ({"ignore": {"http": ["metadata"]}}, r"names http.*no effect[^,]*, on this machine: sdk\.$"),
+        ({"interceptors": ["sdkk"]}, r"named sdkk.*\nCorrect the name, or"),
         ({"modes": ["POST /x"]}, "maps the name of an interceptor to modes"),
         ({"modes": {"sdk": "safe"}}, "maps the name of an interceptor to modes"),
         ({"modes": {"sdk": {"/v1/files": "safe"}}}, "'/v1/files' names no kind of request"),
         ({"modes": {"sdk": {3: "safe"}}}, "3 names no kind of request"),
         ({"modes": {"sdk": {"POST /v1/files": "keyed"}}}, "is 'keyed'; a request to a provider is either safe"),
-        ({"modes": {"sdkk": {"POST /v1/files": "safe"}}}, "named sdkk"),
+        ({"modes": {"sdkk": {"POST /v1/files": "safe"}}}, r"names sdkk.*no effect[^,]*, on this machine: http, sdk\.$"),
+        ({"modes": {"clock": {}}}, r"names clock.*no effect[^,]*, on this machine: http, sdk\.$"),
     ],
     ids=str,
 )

@@ -127,33 +127,51 @@ def _find(named: Collection[str] | None, chosen: settings.Settings) -> tuple[Col
 
     available = {point.name: point for point in entry_points(group=GROUP)}
     wanted = [*(named or ()), *chosen.also, *([HTTP] if chosen.http else ())]
-    _refuse_unknown("interceptor", wanted, available)
+    _refuse_unknown(wanted, available, chosen.also)
     for setting, table in (("ignore", chosen.ignore), ("modes", chosen.modes)):
-        if table.keys() - available.keys():
-            _refuse_unknown(f"interceptor (in `{setting}`)", table, {**available, **_stood_for(available)})
+        if table:
+            _refuse_deaf(setting, table, available)
     return wanted, available if named is None else {name: available[name] for name in wanted}
 
 
-def _stood_for(available: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of SDKs that have no entry point of their own: one interceptor may stand for several."""
-    found = {}
-    for name, point in available.items():
-        try:
-            found.update(dict.fromkeys(getattr(_loaded(name, point), "names", ()), point))
-        except Exception:
-            log.debug("steplog: interceptor %s could not be loaded", name, exc_info=True)
-    return found
-
-
-def _refuse_unknown(what: str, wanted: Iterable[str], available: Mapping[str, Any]) -> None:
+def _refuse_unknown(wanted: Iterable[str], available: Mapping[str, Any], also: Collection[str]) -> None:
     missing = sorted(set(wanted) - set(available))
     if missing:
         known = ", ".join(sorted(available)) or "none"
+        where = " (also in STEPLOG_ALSO)" if set(missing) & set(also) else ""
         message = (
-            f"no {what} is named {', '.join(missing)}. Found on this machine: {known}.\n"
-            f"Correct the name (also in STEPLOG_ALSO), or install the distribution that provides it."
+            f"no interceptor is named {', '.join(missing)}. Found on this machine: {known}.\n"
+            f"Correct the name{where}, or install the distribution that provides it."
         )
         raise InvalidArgument(message)
+
+
+def _refuse_deaf(setting: str, table: Mapping[str, Any], available: Mapping[str, Any]) -> None:
+    """Refuse what an interceptor would pass over in silence, such as a mode that never takes effect."""
+    listening: dict[str, bool] = {}
+    for name, point in available.items():
+        try:
+            interceptor = _loaded(name, point)
+        except Exception:
+            log.debug("steplog: interceptor %s could not be loaded", name, exc_info=True)
+            continue
+        if setting in getattr(interceptor, "honours", ()):
+            listening[name] = True
+        listening.update((one, _is_here(one)) for one in getattr(interceptor, "names", ()))
+    wrong = sorted(table.keys() - listening.keys())
+    if wrong:
+        known = ", ".join(sorted(name for name, here in listening.items() if here)) or "none"
+        message = (
+            f"`{setting}` names {', '.join(wrong)}, and no interceptor of that name takes `{setting}`: it would have "
+            f"no effect.\nInterceptors that take it, on this machine: {known}."
+        )
+        raise InvalidArgument(message)
+
+
+def _is_here(package: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(package.partition(".")[0]) is not None
 
 
 def _put_in(name: str, point: Any, *, named: bool) -> None:

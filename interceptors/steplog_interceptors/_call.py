@@ -224,14 +224,21 @@ class LogicalCall:
             error: what the caller is about to see.
             exchange: the answer that it comes from; the last one by default.
         """
-        last = exchange or (self.exchanges[-1] if self.exchanges else None)
-        ticket = self.ticket
-        if self._job is not None:
-            # It is taken up where it is, which repeats nothing.
-            return error
-        if last is None or ticket is None or ticket.call.mode in ("safe", "keyed", "verify") or not _in_doubt(last):
-            return error
-        return None
+        exchanges = self.exchanges if exchange is None else [exchange]
+        return None if self._may_have_happened(exchanges) else error
+
+    def _may_have_happened(self, exchanges: list[Exchange]) -> bool:
+        """Whether making the call again, after these answers to its attempts, could repeat an effect.
+
+        A job that can be taken up is no doubt: that repeats nothing.
+        """
+        if self._job is not None or self.ticket is None or self.ticket.call.mode in ("safe", "keyed", "verify"):
+            return False
+        return any(map(_had_an_effect, exchanges))
+
+    def finality(self) -> dict[str, Any]:
+        """What says in the log that a failure of this call is never tried again by itself."""
+        return {"final": True} if self._may_have_happened(self.exchanges) else {}
 
     def put_key(self, request: Any) -> None:
         """Send the step's idempotency key where the SDK would send one of its own making.
@@ -276,6 +283,7 @@ class LogicalCall:
             detail.update(told if told is not None else _told(last))
         if (failed or error is not None) and self._job is not None:
             detail["job_open"] = True
+        detail.update(self.finality())
         if 200 <= last.get("status", 0) < 300 and not self.net:
             if error is not None:
                 detail["parse"] = {"type": type(error).__qualname__, "message": str(error)}
@@ -303,12 +311,16 @@ _UNSENT: Final = frozenset(
 )
 
 
-def _in_doubt(exchange: Exchange) -> bool:
-    error = exchange.get("error")
-    if error is not None and error.get("before") != "send":
-        return error["class"] not in _UNSENT
-    status = exchange.get("status", 0)
-    return bool(status >= 500 or status == 408)
+def _had_an_effect(exchange: Exchange) -> bool:
+    """Whether a request may have done what it asks for: it was not refused, and it was sent."""
+    if exchange.get("history") or exchange.get("led"):
+        # Whoever answers with a redirect has taken the request; what became of the second one says nothing of it.
+        return True
+    if "status" in exchange:
+        status = exchange["status"]
+        return bool(not 400 <= status < 500 or status == 408)
+    error = exchange.get("error", {})
+    return error.get("before") != "send" and error.get("class") not in _UNSENT
 
 
 # How the keys begin that a generated SDK makes up; any other is the user's own.

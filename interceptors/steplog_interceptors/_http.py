@@ -83,7 +83,7 @@ class HttpCall(LogicalCall):
         del error, told, failed
         last: Exchange = self.exchanges[-1] if self.exchanges else {}
         status = {"status": last["status"]} if "status" in last else {}
-        return {"exchanges": self.exchanges, **status}
+        return {"exchanges": self.exchanges, **status, **self.finality()}
 
 
 def _host(url: Any) -> str:

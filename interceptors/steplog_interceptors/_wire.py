@@ -369,7 +369,11 @@ class _Attempt:
             raise Refused(error)
 
     def _failed(self, error: Exception, seconds: float) -> None:
-        self.call.add({"error": failure(error)}, self.name, seconds)
+        exchange: Exchange = {"error": failure(error)}
+        failed = getattr(error, "_request", None)
+        if failed is not None and failed.url != self.request.url:
+            exchange["led"] = True
+        self.call.add(exchange, self.name, seconds)
 
     def _tee(self, response: Any, began: float, kind: type, base: type) -> Any:
         record = StreamRecord(

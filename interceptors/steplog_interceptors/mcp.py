@@ -166,7 +166,8 @@ class _Request:
             result = await original(self.session, request, self.result_type, *args, **self._watched(kwargs))
         except Exception as error:
             blamed = error if ticket.call.mode != "unsafe" or _has_not_happened(error) else None
-            await ticket.finish_async("failed", {"error": _told(error), **self._seen()}, error=blamed)
+            final = {"final": True} if blamed is None else {}
+            await ticket.finish_async("failed", {"error": _told(error), **self._seen(), **final}, error=blamed)
             raise
         except BaseException as interruption:
             if type(interruption).__name__ == "CancelledError":

@@ -10,6 +10,7 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
@@ -63,8 +64,15 @@ class RequestsInterceptor:
         self._patches.apply(module.Response, "raise_for_status", _raise_for_status)
 
 
+# Where the request that is being sent was led: redirects come back through `send`.
+_HOPS: Final[ContextVar[list[str] | None]] = ContextVar("steplog_interceptors_hops", default=None)
+
+
 def _send(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
     def send(self: Any, request: Any, **kwargs: Any) -> Any:
+        hops = _HOPS.get()
+        if hops is not None:
+            hops.append(request.url)
         shown = _Shown(request) if patch.on else None
         call = None if shown is None else call_of(shown)
         if shown is None or call is None:
@@ -143,6 +151,8 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
     began = time.perf_counter()
     # Redirects come back through `send`; they are part of this request.
     token = CURRENT.set(PASSING)
+    hops: list[str] = []
+    hops_token = _HOPS.set(hops)
     try:
         response = original(session, request, **kwargs)
         content = response.content
@@ -150,10 +160,14 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
         told = failure(error)
         if told["class"] in _UNSENT or _UNSENT_TEXT in told["message"]:
             told["before"] = "send"
-        call.add({"error": told}, None, time.perf_counter() - began)
+        exchange: Exchange = {"error": told}
+        if hops:
+            exchange["led"] = True
+        call.add(exchange, None, time.perf_counter() - began)
         ticket.finish("failed", call.detail(error), error=call.to_blame(error), waited=call.waited)
         raise
     finally:
+        _HOPS.reset(hops_token)
         CURRENT.reset(token)
     exchange = _head(response) | {"body": plugins.Body(content), "encoding": response.encoding}
     if response.history:

@@ -1,14 +1,11 @@
 """State is a fold over the log. It is never stored as truth.
 
-Two rules:
-
 1. Everything that changes a run's state is an event, and `_TRANSITIONS` is the whole list of what an event changes.
 2. Folding the head of a log and then its tail gives what folding the whole gives. So a saved state plus the events
    behind it is as good as the log, and a wrong or missing saved state costs speed only.
 
 A step that a dead process left running comes back as `pending` with `orphan` set when the next writer claims the run;
-one that is not declared safe to repeat comes back as `indeterminate`. What may be done with either is decided in
-`decide`. Nothing here reads `ts`: clocks step back, and a fold that compared them would depend on that.
+one that may not be repeated comes back as `indeterminate`. Nothing here reads `ts`, because clocks step back.
 """
 
 from __future__ import annotations
@@ -313,15 +310,19 @@ def _finished(state: RunState, event: Event) -> None:
         _give_up(state, step, event)
         return
     _close(state, step, event, DONE if event.data.get("outcome") == "done" else FAILED)
-    if "retry" in event.data:
-        # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
-        state.retry.update(_to_retry(state, event))
+    # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
+    state.retry.update(_to_retry(state, event))
 
 
 def _to_retry(state: RunState, event: Event) -> list[str]:
-    """The failed steps that an event names to be tried again; not one whose failure is an operator's word."""
-    named = (state.steps.get(step) for step in event.data.get("retry", ()))
-    return [step.id for step in named if step is not None and "how" not in (step.finished or {})]
+    """The failed steps that an event names to be tried again, without those that are settled."""
+    steps = state.steps
+    return [step for step in event.data.get("retry", ()) if step in steps and not is_settled(steps[step])]
+
+
+def is_settled(step: StepState) -> bool:
+    """Whether a failure is returned for ever: an operator's word, or that of a call that may have had its effect."""
+    return not {"how", "final"}.isdisjoint(step.finished or ())
 
 
 def _give_up(state: RunState, step: StepState, event: Event) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from steplog._kernel.fold import RunState, StepState, behind
+from steplog._kernel.fold import RunState, StepState, behind, is_settled
 
 
 def blame(error: BaseException, step: str) -> None:
@@ -45,12 +45,7 @@ def blamed(error: BaseException | None, state: RunState) -> list[str]:
         queue += [(current.__cause__, origin, False), (current.__context__, origin, False)]
         if isinstance(current, BaseExceptionGroup):
             queue += [(part, within, leaving) for part in current.exceptions]
-    return [step for step in found if not _is_settled(step, state)]
-
-
-def _is_settled(step: str, state: RunState) -> bool:
-    """Whether the failure is an operator's word ("it must not happen", "nobody can tell"), not the tool's own."""
-    return step in state.steps and "how" in (state.steps[step].finished or {})
+    return [step for step in found if step not in state.steps or not is_settled(state.steps[step])]
 
 
 def _went_on(step: str, state: RunState) -> bool:

@@ -54,6 +54,8 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     if "value" in detail.get("error", ()):
         detail["error"] = {**detail["error"], "value": sink.value(detail["error"]["value"])}
     data.update(sink.detail(detail))
+    if outcome == "done":
+        data.pop("final", None)
     data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
     return sink.line(data)
 

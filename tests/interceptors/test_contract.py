@@ -37,7 +37,7 @@ class TestOpenAI(InterceptorContract):
 
     def answer(self, hit: Hit) -> Reply:
         if hit.path.endswith("/conversations"):
-            return Reply.json({"id": "conv_1", "object": "conversation", "created_at": 1, "metadata": {}})
+            return Reply.json({"id": "conv_1", "object": "conversation", "created_at": 1, **hit.json})
         text = "echo " + hit.json["messages"][0]["content"]
         return Reply.sse(chat_events(*text.split())) if hit.json.get("stream") else Reply.json(chat(text))
 
@@ -66,7 +66,8 @@ class TestAnthropic(InterceptorContract):
 
     def answer(self, hit: Hit) -> Reply:
         if "/batches/" in hit.path:
-            return Reply.json({"id": "msgbatch_1", "type": "message_batch", "processing_status": "canceling"})
+            batch = hit.path.split("/")[-2]
+            return Reply.json({"id": batch, "type": "message_batch", "processing_status": "canceling"})
         text = "echo " + hit.json["messages"][0]["content"]
         return Reply.sse(message_events(*text.split())) if hit.json.get("stream") else Reply.json(message(text))
 
@@ -94,7 +95,7 @@ class TestGroq(InterceptorContract):
 
     def answer(self, hit: Hit) -> Reply:
         if hit.path.endswith("/batches"):
-            return Reply.json({"id": "batch_1", "object": "batch"})
+            return Reply.json({"id": "batch_1", "object": "batch", **hit.json})
         text = "echo " + hit.json["messages"][0]["content"]
         return Reply.sse(chat_events(*text.split())) if hit.json.get("stream") else Reply.json(chat(text))
 

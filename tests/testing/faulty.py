@@ -181,6 +181,65 @@ class IdentifiesByPlace(Hand):
         return plugins.Call(call.kind, call.target, {}, call.mode)
 
 
+class LeavesTheBodyOfWritesOut(Hand):
+    """What a POST says is no part of what the call is."""
+
+    caught_by = ("test_calls_that_ask_for_different_things_are_different_steps",)
+
+    def describe(self, client: Any, path: str, body: Any, **options: Any) -> plugins.Call:
+        call = describe(client, path, body, **options)
+        return plugins.Call(call.kind, call.target, {}, call.mode) if path == "/book" else call
+
+
+class LeavesTheBodyOfStreamsOut(Hand):
+    caught_by = ("test_calls_that_ask_for_different_things_are_different_steps",)
+
+    def lines(self) -> Any:
+        def nothing(*args: Any, **kwargs: Any) -> plugins.Call:
+            call = describe(*args, **kwargs)
+            return plugins.Call(call.kind, call.target, {}, call.mode)
+
+        return plugins.recording_items(nothing, last=lambda line: line == "END")
+
+
+class IdentifiesWritesByTime(Hand):
+    caught_by = ("test_equal_calls_are_told_apart_by_their_number",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def describe(self, client: Any, path: str, body: Any, **options: Any) -> plugins.Call:
+        call = describe(client, path, body, **options)
+        self.count += 1
+        args = {**body, "at": self.count} if path == "/book" else body
+        return plugins.Call(call.kind, call.target, args, call.mode)
+
+
+class RecordsNoWrite(Hand):
+    caught_by = (
+        "test_a_result_is_returned_equal_and_of_its_type",
+        "test_outside_a_run_strict_mode_refuses",
+        "test_a_crash_before_the_answer_repeats_only_what_may_be_repeated",
+    )
+
+    def begin(self, call: plugins.Call) -> plugins.Ticket | None:
+        return None if call.target == "acme/book" else plugins.begin(call)
+
+    async def begin_async(self, call: plugins.Call) -> plugins.Ticket | None:
+        return None if call.target == "acme/book" else await plugins.begin_async(call)
+
+
+class KeepsTheCredentialOfWrites(Hand):
+    caught_by = ("test_the_credential_is_sent_and_not_kept",)
+
+    def describe(self, client: Any, path: str, body: Any, **options: Any) -> plugins.Call:
+        call = describe(client, path, body, **options)
+        headers = plugins.Body(f"x-acme-key: {client._key}".encode())
+        request = {"headers": headers} if path == "/book" else None
+        return plugins.Call(call.kind, call.target, call.args, call.mode, request)
+
+
 class IdentifiesByClient(Hand):
     """A fresh value in every call makes it another one."""
 

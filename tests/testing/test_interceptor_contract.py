@@ -1,10 +1,10 @@
-"""The contract of interceptors accepts a sound one and finds the fault in each broken one."""
+"""The contract of interceptors accepts a sound one, finds each fault of a broken one, and says what to do."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -12,17 +12,22 @@ from tests.support.processes import environment
 from tests.support.recorded import ROOT
 from tests.testing import broken, faulty
 
+Outcomes = dict[str, dict[str, list[tuple[str, str]]]]
+
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """By class, the tests that failed: one pytest for all, because each would load everything anew."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """By class and test, what was not passed and why: one pytest for all, because each would load everything anew."""
+    folder = tmp_path_factory.mktemp("broken")
     selected = [f"{broken.__file__}::TestHand"]
     selected += [
         f"{broken.__file__}::Test{fault.__name__}::{test}" for fault in faulty.FAULTS for test in fault.caught_by
     ]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-rfE"]
+    selected += [f"{broken.__file__}::{kind.__name__}::{kind.told[0]}" for kind in broken.MISTAKES]
+    selected += [f"{broken.__file__}::{kind.__name__}::{kind.excused[0]}" for kind in broken.EXCUSED]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", f"--junit-xml={folder / 'report.xml'}"]
     done = subprocess.run(
-        [*command, f"--basetemp={tmp_path_factory.mktemp('broken')}", *selected],
+        [sys.executable, "-m", "pytest", *options, f"--basetemp={folder / 'work'}", *selected],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
@@ -31,17 +36,40 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "ERROR" not in done.stdout, done.stdout
-    found: dict[str, set[str]] = {}
-    for name, test in re.findall(r"^FAILED \S+::Test(\w+)::(\w+)", done.stdout, re.MULTILINE):
-        found.setdefault(name, set()).add(test)
+    found: Outcomes = {}
+    for case in ET.parse(folder / "report.xml").iter("testcase"):
+        results = [(part.tag, part.get("message", "")) for part in case if part.tag in ("failure", "error", "skipped")]
+        assert "error" not in {kind for kind, _ in results}, done.stdout
+        tests = found.setdefault(case.get("classname", "").rpartition(".")[2], {})
+        tests.setdefault(case.get("name", "").partition("[")[0], []).extend(results or [("passed", "")])
     return found
 
 
-def test_a_sound_interceptor_passes(failed):
-    assert "Hand" not in failed
+def failed(outcomes: Outcomes, name: str) -> set[str]:
+    return {test for test, results in outcomes[name].items() if any(kind == "failure" for kind, _ in results)}
+
+
+def test_a_sound_interceptor_passes(outcomes):
+    assert len(outcomes["TestHand"]) > 20
+    assert {kind for results in outcomes["TestHand"].values() for kind, _ in results} == {"passed"}
 
 
 @pytest.mark.parametrize("fault", faulty.FAULTS, ids=lambda fault: fault.__name__)
-def test_a_broken_interceptor_is_found_out(fault, failed):
-    assert failed.get(fault.__name__) == set(fault.caught_by)
+def test_a_broken_interceptor_is_found_out(fault, outcomes):
+    assert failed(outcomes, f"Test{fault.__name__}") == set(fault.caught_by)
+
+
+@pytest.mark.parametrize("kind", broken.MISTAKES, ids=lambda kind: kind.__name__)
+def test_a_wrong_use_of_the_contract_is_told_what_to_do(kind, outcomes):
+    test, *words = kind.told
+    messages = [message for result, message in outcomes[kind.__name__][test] if result == "failure"]
+    assert messages
+    assert [word for word in words if not any(word in message for message in messages)] == [], messages
+
+
+@pytest.mark.parametrize("kind", broken.EXCUSED, ids=lambda kind: kind.__name__)
+def test_a_weakness_of_the_sdk_is_not_held_against_the_interceptor(kind, outcomes):
+    test, reason = kind.excused
+    results = outcomes[kind.__name__][test]
+    assert {result for result, _ in results} == {"skipped"}, results
+    assert all(reason in message for _, message in results), results

@@ -35,5 +35,5 @@ def __getattr__(name: str) -> Any:
         import pytest
 
         # Without this, a failing `assert` of a contract would not say what it has compared.
-        pytest.register_assert_rewrite(_HOMES[name])
+        pytest.register_assert_rewrite(_HOMES[name], *(f"steplog.testing.{part}" for part in ("_hooks", "_streams")))
     return getattr(import_module(_HOMES[name]), name)

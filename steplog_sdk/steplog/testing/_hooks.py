@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import pytest
 
 import steplog
 from steplog.testing import _rig
-from steplog.testing._rig import opened
+from steplog.testing._rig import opened, read, settled
 from steplog.testing.provider import Hit, LocalProvider, Reply
 
 
@@ -38,15 +39,15 @@ class Hooks:
 
     def client(self, url: str, key: str, *, asynchronous: bool) -> Any:
         """Return a client of the SDK that does not retry, for the provider at this URL."""
-        raise NotImplementedError
+        raise NotImplementedError(_missing("client(self, url, key, *, asynchronous)"))
 
     def call(self, client: Any, text: str) -> Any:
         """Make one call that asks for `text`; return the result, or what is to be awaited for it."""
-        raise NotImplementedError
+        raise NotImplementedError(_missing("call(self, client, text)"))
 
     def answer(self, hit: Hit) -> Reply:
-        """Return what the provider answers. Another `text` must get another answer, with that text in it."""
-        raise NotImplementedError
+        """Return what the provider answers, to every hook. Another `text` must get another answer, with it inside."""
+        raise NotImplementedError(_missing("answer(self, hit)"))
 
     def write(self, client: Any, text: str) -> Any:  # noqa: ARG002  # a hook
         """Make one call that must not be made twice, or leave this hook out where the SDK has none."""
@@ -61,7 +62,11 @@ class Hooks:
         return Reply.json({"error": {"type": "invalid_request_error", "message": "refused"}}, 400)
 
     def facts(self, value: Any) -> Any:
-        """Return what must be equal in a result or an item when it is returned again; by default the value itself."""
+        """Return what must be equal in a result or an item when it is returned again; by default the value itself.
+
+        It is compared with `==`, so a class without `__eq__` needs this hook: `return vars(value)`, for example. The
+        `text` that was asked for must be in it.
+        """
         return value
 
     # fixtures --------------------------------------------------------------------------------------------------------
@@ -72,6 +77,17 @@ class Hooks:
         if request.param not in self.colours:
             pytest.skip(f"this SDK has no {request.param} client")
         return bool(request.param == "async")
+
+    @pytest.fixture(params=["call", "write", "stream"])
+    def hook(self, request: pytest.FixtureRequest) -> str:
+        """The hook whose calls are under test."""
+        if not self.has(request.param):
+            pytest.skip(f"no hook `{request.param}`")
+        return str(request.param)
+
+    def has(self, hook: str) -> bool:
+        """Whether the SDK has such calls; what must be defined counts as there."""
+        return hook == "call" or getattr(type(self), hook) is not getattr(Hooks, hook)
 
     @pytest.fixture
     def home(self, tmp_path: Path) -> Iterator[Path]:
@@ -97,6 +113,42 @@ class Hooks:
     def _handle(self, hit: Hit) -> Reply:
         return self._answer(hit)
 
+    async def ask(self, hook: str, client: Any, text: str) -> Any:
+        """Make the call of a hook, read to its end; return what must be equal when it is made again."""
+        value = await settled(getattr(self, hook)(client, text))
+        return [self.facts(item) for item in await read(value)] if hook == "stream" else self.facts(value)
+
+    async def refused(self, hook: str, client: Any) -> Exception:
+        """Make a call that the provider refuses; return what the SDK raises."""
+        try:
+            await self.ask(hook, client, "one")
+        except Exception as error:  # noqa: BLE001  # whatever the SDK raises
+            return error
+        pytest.fail(f"`{hook}` raised nothing: let `refusal(hit)` return an answer for which the SDK raises")
+
+    def same(self, recorded: Any, live: Any) -> None:
+        """Fail, saying what to do, where what came from the log is not what the SDK had given."""
+        if recorded != live:
+            for name in _rig.only_equal_to_themselves(live):
+                pytest.fail(
+                    f"two equal objects of {name} cannot be compared, since the class has no `__eq__`: define "
+                    "`facts(self, value)` in the test class, which returns what must be equal (`return vars(value)`)"
+                )
+        assert recorded == live, (
+            "what the log gives back (left) is not what the SDK gave (right); where the difference means nothing, let "
+            "`facts(self, value)` leave it out"
+        )
+
+    @contextmanager
+    def unpatched(self) -> Iterator[None]:
+        """The SDK as it is by itself."""
+        interceptor = _rig.load(self.interceptor)
+        interceptor.uninstall()
+        try:
+            yield
+        finally:
+            interceptor.install()
+
     def perform(self, use: Callable[[Any], Any], url: str, *, asynchronous: bool, run: str | None = "r") -> Any:
         """Use a client in a run, or outside every run; give what `use` gives."""
 
@@ -119,3 +171,7 @@ class Hooks:
             result = self.perform(use, provider.url, asynchronous=asynchronous)
         assert tried == [], "a call that is in the log was made again"
         return result
+
+
+def _missing(signature: str) -> str:
+    return f"define `def {signature}` in the test class; docs/interceptors.md, Testing, has an example"

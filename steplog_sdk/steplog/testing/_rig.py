@@ -16,11 +16,14 @@ import socket
 import subprocess
 import sys
 import types
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 import steplog
 from steplog._runtime.pack import body_names
@@ -171,6 +174,40 @@ def unreachable() -> Iterator[list[Any]]:
     finally:
         for name, method in held.items():
             setattr(socket.socket, name, method)
+
+
+@contextmanager
+def raising(kind: type[BaseException], otherwise: str) -> Iterator[list[BaseException]]:
+    """Fail with these words where the block raises no such exception; yields a list that will hold it."""
+    caught: list[BaseException] = []
+    try:
+        yield caught
+    except kind as error:  # what the caller names
+        caught.append(error)
+    if not caught:
+        pytest.fail(otherwise)
+
+
+def holding(texts: Iterable[str], answers: Iterable[Any]) -> None:
+    """Fail where an answer does not hold the text that it was given for."""
+    for text, answer in zip(texts, answers, strict=True):
+        assert text in str(answer), (
+            f"the call for {text!r} got {answer!r}. Either it is the answer to another call, which the interceptor "
+            "mixed up, or the text is not in it: put it into what `answer(hit)` returns, and let `facts` keep it"
+        )
+
+
+def only_equal_to_themselves(value: Any) -> Iterator[str]:
+    """Names of classes without `__eq__` whose objects are in a value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from only_equal_to_themselves(item)
+        return
+    has_eq = any("__eq__" in vars(base) for base in type(value).__mro__[:-1])
+    if not has_eq and not isinstance(value, type | Enum | types.NoneType):
+        yield type(value).__qualname__
 
 
 Case = tuple[str, str]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Fault, Reply
-from tests.cli.logs import MAIL, TOOL, LogFile
+from tests.cli.logs import MAIL, TOOL, LogFile, refund_run
 from tests.cli.test_run import STEPLOG, Shell, last_line
 
 CHARGE = """\
@@ -82,7 +83,7 @@ def test_what_an_error_came_from_is_recorded(shell):
         "    except ValueError as error:\n        raise RuntimeError('outer') from error\n"
     )
     shell.script("own.py", "import steplog\nsteplog.install()\n" + text)
-    shell.execute([STEPLOG[0], "own.py"])
+    shell.execute([sys.executable, "own.py"])
     log = (shell.home / "runs" / "own" / "events.jsonl").read_text()
     assert '"causes":[{"type":"ValueError","message":"deep"}]' in log
 
@@ -111,3 +112,78 @@ def test_a_side_effect_that_was_interrupted_is_settled_first(shell):
     line = f"steplog resolve r {facts['tree'][0]['step']} --done JSON | --retry | --failed MESSAGE | --unknown"
     assert err.splitlines()[-1] == line
     assert facts["next"] == [line]
+
+
+def test_a_renamed_run_is_renamed_back_and_never_emptied(home, invoke):
+    log = refund_run(home, "refund-1001")
+    renamed = log.path.parent.rename(home / "runs" / "refund-1002")
+    shown = invoke("show", "refund-1002")
+    assert f"\n  mv {renamed} {home / 'runs' / 'refund-1001'}\n" in shown.stderr
+    assert "truncate" not in shown.stderr
+    (line,) = (line for line in shown.stderr.splitlines() if line.startswith("  mv "))
+    subprocess.run(shlex.split(line), check=True)
+    assert invoke("show", "refund-1001").exit_code == 0
+
+
+SECRET = """\
+import os, steplog
+@steplog.step
+def pay():
+    raise ValueError("refused: " + os.environ["SHOP_API_KEY"])
+try:
+    pay()
+except ValueError as error:
+    print("told", type(error).__name__)
+"""
+
+
+def test_a_failure_whose_error_lost_a_secret_is_said_to_have_failed(shell):
+    shell.script("pay.py", SECRET)
+    shell.env["SHOP_API_KEY"] = "k-49271-zaQ!77"
+    assert shell("run", "--id", "r", "pay.py").returncode == 0
+    stopped = shell("resume", "r")
+    assert stopped.returncode == 75
+    assert "tool_call pay (s_" in stopped.stderr
+    assert ") failed, but its error cannot be raised again" in stopped.stderr
+    assert "Recorded of it: ValueError: refused: [redacted" in stopped.stderr
+    assert "happened, but" not in stopped.stderr
+    step = shell.facts("r")["tree"][0]["step"]
+    assert last_line(stopped) == f"steplog resolve r {step} --failed MSG"
+    assert shell("resolve", "r", step, "--failed", "refused").returncode == 0
+
+
+DRAWING = """\
+import sys, steplog
+@steplog.step
+def send(text):
+    return text
+print(send(sys.argv[1]))
+"""
+
+
+def test_a_completed_run_that_drifts_is_looked_at_and_says_how_it_was_started(shell):
+    script = shell.script("send.py", DRAWING)
+    assert shell("run", "--id", "r", "send.py", "one").returncode == 0
+    other = shell("run", "--id", "r", "send.py", "the other")
+    assert other.returncode == 75
+    assert last_line(other) == "steplog show r"
+    assert f"This run was started with: {script} one\n" in other.stderr
+    assert f"This program is:           {script} 'the other'\n" in other.stderr
+    for hint in ('steplog.install(also=["clock"', "--also clock"):
+        assert hint in other.stderr
+    script.write_text(DRAWING.replace("sys.argv[1]", "sys.argv[1] * 2"))
+    changed = shell("resume", "r")
+    assert (changed.returncode, last_line(changed)) == (75, "steplog show r")
+    assert "started with" not in changed.stderr
+
+
+SETTINGS = "from steplog import plugins\nprint(plugins.settings().also, plugins.settings().http)\n"
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["wrapped", "own"])
+def test_what_a_resumed_run_records_beside_can_be_named(shell, own):
+    opened = "import steplog\nsteplog.install()\nwith steplog.run('r'):\n    pass\n" if own else ""
+    script = shell.script("agent.py", opened + SETTINGS)
+    shell.execute([sys.executable, str(script)]) if own else shell("run", "--id", "r", "agent.py")
+    resumed = shell("resume", "r", "--also", "uuid", "--http", "a.example")
+    assert resumed.stdout == "('uuid',) ('a.example',)\n"

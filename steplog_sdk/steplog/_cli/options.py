@@ -40,6 +40,15 @@ def on_drift(function: F) -> F:
     )(function)
 
 
+def recorded_beside(function: F) -> F:
+    """Add `--also` and `--http`."""
+    also = click.option(
+        "--also", metavar="NAME", multiple=True, help="Also record this: `clock`, `random`, `uuid`. Repeatable."
+    )
+    http = click.option("--http", metavar="HOST", multiple=True, help="Also record requests to this host. Repeatable.")
+    return also(http(function))
+
+
 def chosen_home(home: Path) -> Path | None:
     """The home, when it was given by the option: then commands that are printed must name it as well."""
     source = click.get_current_context().get_parameter_source("home")

@@ -12,7 +12,7 @@ import click
 from steplog._cli import program as programs
 from steplog._cli.advice import suspended_lines
 from steplog._cli.lookup import Found, find_run, open_run
-from steplog._cli.options import chosen_home, common, on_drift
+from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
 from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
@@ -28,17 +28,27 @@ Examples:
 @click.command(short_help="Start a run's program again, where it stopped.", epilog=EXAMPLES)
 @click.argument("run", metavar="RUN")
 @on_drift
+@recorded_beside
 @common
-def resume(run: str, on_drift: str | None, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click's own form
+def resume(
+    run: str,
+    on_drift: str | None,
+    home: Path,
+    also: tuple[str, ...],
+    http: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001 - click's own form
+) -> int:
     """Start RUN's program again: finished steps are returned from the log, the rest is done.
 
-    The program runs with the arguments and in the directory that were recorded. Exit codes are those of `steplog run`.
+    The program runs with the arguments and in the directory that were recorded, and what was recorded beside model
+    calls (--also, --http) is recorded again, with what is named here. Exit codes are those of `steplog run`.
     """
     found = find_run(run, home)
     state = open_run(found).state
     program = programs.recorded(state.created.get("entry"), found.run_id)
     _say_what_changed(state, program)
     named_home = chosen_home(home)
+    beside = {"also": [*state.created.get("also", ()), *also], "http": [*state.created.get("http", ()), *http]}
     if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)
         return record(
@@ -47,11 +57,11 @@ def resume(run: str, on_drift: str | None, home: Path, as_json: bool) -> int:  #
             named_home=named_home,
             run_id=found.run_id,
             on_drift=on_drift,
-            also=state.created.get("also", ()),
-            http=state.created.get("http", ()),
+            also=beside["also"],
+            http=beside["http"],
             as_json=as_json,
         )
-    return _start(program, found, named_home, on_drift=on_drift, as_json=as_json)
+    return _start(program, found, named_home, beside, on_drift=on_drift, as_json=as_json)
 
 
 def _say_what_changed(state: RunState, program: Program) -> None:
@@ -62,7 +72,15 @@ def _say_what_changed(state: RunState, program: Program) -> None:
         say(f"the code has changed since the run began: {before} -> {now}")
 
 
-def _start(program: Program, found: Found, named_home: Path | None, *, on_drift: str | None, as_json: bool) -> int:
+def _start(
+    program: Program,
+    found: Found,
+    named_home: Path | None,
+    beside: dict[str, list[str]],
+    *,
+    on_drift: str | None,
+    as_json: bool,
+) -> int:
     """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
     created = open_run(found).state.created
     nth = (created.get("entry") or {}).get("nth", 0)
@@ -70,10 +88,10 @@ def _start(program: Program, found: Found, named_home: Path | None, *, on_drift:
     environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
     if on_drift:
         environment["STEPLOG_ON_DRIFT"] = on_drift
-    for name in ("also", "http"):
-        if created.get(name):
+    for name, listed in beside.items():
+        if listed:
             variable = f"STEPLOG_{name.upper()}"
-            environment[variable] = ",".join([environment.get(variable, ""), *created[name]])
+            environment[variable] = ",".join([environment.get(variable, ""), *listed])
     epoch = open_run(found).state.epoch
     words = ["-m", program.name] if program.is_module else [program.name]
     done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603

@@ -14,7 +14,7 @@ from steplog._cli import program as programs
 from steplog._cli.advice import go_on
 from steplog._cli.facts import run_facts
 from steplog._cli.lookup import Found, open_run, store_at
-from steplog._cli.options import chosen_home, common, on_drift
+from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
 from steplog._cli.output import emit_json, printable, say, user, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog.errors import RunStopped, SteplogError
@@ -41,8 +41,7 @@ Examples:
 @click.option("--id", "run_id", metavar="ID", help="The run's id; an id that exists is resumed.  [default: a new ULID]")
 @click.option("--goal", metavar="TEXT", help="What the run is for.")
 @click.option("--durability", metavar="LEVEL", help="`durable` (survives power loss) or `process`.")
-@click.option("--also", metavar="NAME", multiple=True, help="Also record this: `clock`, `random`, `uuid`. Repeatable.")
-@click.option("--http", metavar="HOST", multiple=True, help="Also record requests to this host. Repeatable.")
+@recorded_beside
 @on_drift
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @common

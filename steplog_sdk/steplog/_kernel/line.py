@@ -118,6 +118,7 @@ class Damage(NamedTuple):
         last_good_seq: sequence number of the last event that verifies, or None.
         hint: which program usually does this, or an empty string.
         epochs: for a conflict, the epoch of the last good event and that of the line that breaks the chain.
+        owner: for the log of another run, that run's id; "" where the log does not say it; else None.
     """
 
     line: int
@@ -128,6 +129,7 @@ class Damage(NamedTuple):
     last_good_seq: int | None
     hint: str = ""
     epochs: tuple[int, int] | None = None
+    owner: str | None = None
 
 
 class Scan(NamedTuple):
@@ -240,8 +242,10 @@ class Scanner:
 
     def _conflict(self, event: Event) -> Damage:
         next_seq = len(self._events)
+        owner = None
         if event.seq == next_seq == 0:
             what = "it is the log of another run, copied or renamed"
+            owner = str(event.data.get("run_id") or "")
         elif event.seq > next_seq:
             what = f"the line is intact, but the events from seq {next_seq} to {event.seq - 1} before it are missing"
         elif any(event == known for known in self._events[event.seq : event.seq + 1]):
@@ -250,7 +254,7 @@ class Scanner:
             what = "the line is intact, but another writer wrote it"
         expected = f"seq {next_seq} after {self._prev}"
         damage = self._damage(what, expected, f"seq {event.seq} after {event.prev}")
-        return damage._replace(epochs=(self._epoch, event.epoch))
+        return damage._replace(epochs=(self._epoch, event.epoch), owner=owner)
 
     def _corrupt(self, rest: bytes, line: bytes, hint: str) -> Damage:
         at = _find_proof(rest)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, NamedTuple
 
+from steplog._kernel.codec import decode
 from steplog._kernel.drift import Difference, windows
-from steplog._kernel.fold import RunState, StepState
+from steplog._kernel.fold import FAILED, RunState, StepState
+from steplog._runtime import origin
 from steplog.errors import DecodeError, DriftDetected, Indeterminate, Interrupt, LogFailed, Unreplayable
 
 
@@ -56,8 +59,20 @@ def indeterminate(run: Named, step: StepState, detail: str = "") -> Indeterminat
 
 
 def unreplayable(run: Named, step: StepState, why: str) -> Unreplayable:
-    """The interrupt for a step that happened and whose result cannot be returned again."""
-    done, retry, *_ = settle_commands(run, step.id)
+    """The interrupt for a step that happened and whose result, or error, cannot be returned again."""
+    done, retry, failed, _ = settle_commands(run, step.id)
+    if step.status == FAILED:
+        error = (step.finished or {}).get("error") or {}
+        told = ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
+        message = (
+            f"run {run.run_id}: {describe(step)} failed, but its error cannot be raised again: {why}\n"
+            f"Recorded of it: {told or 'that it failed'}\n"
+            f"Say what the program is to be told, or allow another attempt:\n"
+            f"  {failed}   it failed, with this message\n"
+            f"  {retry}        run it again\n"
+            f"  {done}    it happened all the same, with this result"
+        )
+        return Unreplayable(message, run_id=run.run_id, step=step.id, commands=(failed, retry, done))
     message = (
         f"run {run.run_id}: {describe(step)} happened, but its result cannot be returned again: {why}\n"
         f"Running it again would repeat its effect. Give the result by hand, or allow the repeat:\n"
@@ -122,11 +137,13 @@ def drift(
         lines += [f"First difference, at {difference.path or 'the value itself'}:", f"  - {recorded}", f"  + {found}"]
         facts.update(field=difference.path, recorded=difference.recorded, found=difference.found)
     lines.append("It was not executed.")
+    lines += _another_start(state.created.get("entry"))
     if difference is not None and difference.path not in ("kind", "target"):
         lines += [
             "A value that changes from run to run (time, random, a fresh id) belongs in a step of its own:",
             '  today = steplog.step("today", lambda: date.today())',
-            'or leave that to steplog.install(also=["clock", "uuid", "random"]).',
+            'or leave that to steplog.install(also=["clock", "uuid", "random"]), under `steplog run` to --also clock',
+            "(from the beginning of a run on: what was drawn unrecorded is gone).",
         ]
     show = run.command("show")
     if state.completed_once:
@@ -136,6 +153,26 @@ def drift(
         lines.append(f"  {run.command('resume', '--on-drift run')}")
     lines.append(f"What was recorded:\n  {show}")
     return DriftDetected("\n".join(lines), run_id=run.run_id, step=None, commands=(show,), **facts)
+
+
+def _another_start(entry: Any) -> list[str]:
+    """What to say where the program was not started as the one that began the run."""
+    try:
+        before, now = (_typed(decode(one)) for one in (entry, origin.entry()))
+    except (DecodeError, TypeError, AttributeError):
+        return []  # a log of another release; the drift is told all the same
+    if not before or before == now:
+        return []
+    return [
+        f"This run was started with: {before}",
+        f"This program is:           {now or '(no script)'}",
+        "Another program, or other arguments, is another run: give it an id of its own.",
+    ]
+
+
+def _typed(entry: dict[str, Any]) -> str:
+    name = ["-m", entry["module"]] if entry.get("module") else [entry["script"]] if entry.get("script") else []
+    return shlex.join([*name, *map(str, entry.get("argv") or ())]) if name else ""
 
 
 def not_forsaken(run: Named, step: StepState) -> DriftDetected:

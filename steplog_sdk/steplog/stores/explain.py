@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import posixpath
 import shlex
 from typing import Final
 
 from steplog._kernel.line import Damage, Scan
-from steplog.errors import Conflict, Corrupt, StoreError, UnsupportedFormat
+from steplog.errors import Conflict, Corrupt, InvalidArgument, StoreError, UnsupportedFormat
+from steplog.stores.base import check_run_id
 
 _REMEDIES: Final = {
     errno.ENOSPC: "The disk is full: free some space, or point STEPLOG_HOME to another disk, then go on with the run.",
@@ -47,7 +49,7 @@ def refusal(scan: Scan, run_id: str, path: str) -> Corrupt | UnsupportedFormat:
         return UnsupportedFormat(text, run_id=run_id, path=path, found=damage.found)
     kind = Conflict if scan.verdict == "conflict" else Corrupt
     return kind(
-        f"{where}: {_what(damage)} {_advice(damage, run_id, path)}",
+        f"{where}: {_what(damage)}\n{_advice(damage, run_id, path)}",
         run_id=run_id,
         path=path,
         line=damage.line,
@@ -61,14 +63,50 @@ def refusal(scan: Scan, run_id: str, path: str) -> Corrupt | UnsupportedFormat:
 def _what(damage: Damage) -> str:
     cause = f"; {damage.hint}" if damage.hint else ""
     epochs = f" Writers: epoch {damage.epochs[0]} before it, epoch {damage.epochs[1]} on it." if damage.epochs else ""
-    return f"{damage.what}{cause}. Expected {damage.expected}, found {damage.found or 'none'}.{epochs}"
+    return f"{damage.what}{cause}.\nExpected {damage.expected}, found {damage.found or 'none'}.{epochs}"
 
 
 def _advice(damage: Damage, run_id: str, path: str) -> str:
+    if damage.owner is not None:
+        return _misplaced(damage.owner, path)
     verified = "No event" if damage.last_good_seq is None else f"Every event up to seq {damage.last_good_seq}"
-    file = shlex.quote(path)
     return (
         f"{verified} verifies. No crash does this: the file was changed after it was written, and steplog leaves it "
-        f"as it is. Look: steplog verify {run_id}. Restore the file from a copy, or give up what follows: "
-        f"cp {file} {file}.damaged && truncate -s {damage.offset} {file}"
+        f"as it is.\nLook: steplog verify {run_id}\n{_way_out(damage, path)}"
     )
+
+
+def _way_out(damage: Damage, path: str) -> str:
+    if not damage.offset:
+        # Cutting would leave an empty log, and the same id would do everything a second time.
+        return (
+            "Restore the file from a copy. Without one, do not empty it: a run that is begun anew under this id "
+            "executes every step again, side effects too."
+        )
+    file = shlex.quote(path)
+    return (
+        f"Restore the file from a copy. Without one you can give up what follows, but whatever is cut off will be "
+        f"executed again by a resumed run, side effects too:\n"
+        f"  cp {file} {file}.damaged && truncate -s {damage.offset} {file}"
+    )
+
+
+def _misplaced(owner: str, path: str) -> str:
+    folder = posixpath.dirname(path)
+    name = _checked(owner) or "ITS-OWN-ID"
+    back = posixpath.join(posixpath.dirname(folder), name)
+    said = f"It is the log of run {name!r}" if name == owner else "It does not say of which run"
+    return (
+        f"{said}; steplog leaves it as it is. A run's directory bears the run's id.\n"
+        f"Where it was renamed, rename it back:\n"
+        f"  mv {shlex.quote(folder)} {shlex.quote(back)}\n"
+        f"Where it is a copy and {back} exists, move it out of the runs; a copy is no second run."
+    )
+
+
+def _checked(owner: str) -> str | None:
+    """The id, unless a stranger has written something into the log that is none and does not belong into a command."""
+    try:
+        return check_run_id(owner)
+    except InvalidArgument:
+        return None

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from steplog.testing import _rig
 from tests.support.processes import environment
 from tests.support.recorded import ROOT
 from tests.testing import broken, faulty
@@ -73,3 +74,12 @@ def test_a_weakness_of_the_sdk_is_not_held_against_the_interceptor(kind, outcome
     results = outcomes[kind.__name__][test]
     assert {result for result, _ in results} == {"skipped"}, results
     assert all(reason in message for _, message in results), results
+
+
+def test_what_a_slow_machine_notes_of_a_stream_is_no_step_of_its_own(tmp_path):
+    types = ["run.started", "step.started", "step.progressed", "step.finished"]
+    log = tmp_path / "runs" / "r" / "events.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f'{{"type": "{kind}"}}\n' for kind in types))
+
+    assert [event["type"] for event in _rig.log_of(tmp_path)] == ["step.started", "step.finished"]

@@ -134,10 +134,13 @@ def kind_of(function: Any) -> tuple[bool, ...]:
 
 
 def log_of(home: Path, run_id: str = "r") -> list[dict[str, Any]]:
-    """The events of steps in a run's log; none where there is no such run."""
+    """The beginnings and ends of steps in a run's log; none where there is no such run.
+
+    What is noted in between is left out: how much of a stream that is depends on how slow the machine is.
+    """
     file = home / "runs" / run_id / "events.jsonl"
     events = [json.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
-    return [event for event in events if event["type"].startswith("step.")]
+    return [event for event in events if event["type"].startswith("step.") and event["type"] != "step.progressed"]
 
 
 def everything_in(home: Path) -> bytes:

@@ -1,14 +1,17 @@
 """The requests library: requests to the hosts that `install(http=[...])` names, and model calls that are made with it.
 
 What becomes a step, its mode and its identity are those of httpx. An answer is read whole before the program gets it,
-also with `stream=True`: what is recorded must be complete, and this library has no place to listen in between.
+also with `stream=True`: what is recorded must be complete, and this library has no place to listen in between. Its
+`raw` then reads what was received, live and on a resume.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import timedelta
@@ -17,11 +20,10 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from steplog import plugins
-from steplog.errors import StepFailed
 from steplog.plugins import Patch, Patches
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall
 from steplog_interceptors._canonical import query_without_credentials
-from steplog_interceptors._exchange import Exchange, failure, kept_headers
+from steplog_interceptors._exchange import Exchange, failure, kept_headers, revived
 from steplog_interceptors._pieces import body_of
 from steplog_interceptors._wire import call_of
 
@@ -83,12 +85,16 @@ def _send(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
             target = f"{shown.method} {shown.url.path}"
             plugins.begin(plugins.Call(call.kind, target, None, call.mode_of(shown)))
             return original(self, request, **kwargs)
-        call.bind(plugins.begin(call.describe(shown, _whole_body(request), stream=bool(kwargs.get("stream")))))
+        call.bind(plugins.begin(call.describe(shown, _whole_body(request), stream=_is_streamed(self, kwargs))))
         if call.replaying:
-            return _returned(call, request)
+            return _returned(call, request, stream=_is_streamed(self, kwargs))
         return original(self, request, **kwargs) if call.passing else _live(call, original, self, request, kwargs)
 
     return send
+
+
+def _is_streamed(session: Any, kwargs: dict[str, Any]) -> bool:
+    return bool(kwargs.get("stream", session.stream))
 
 
 def _raise_for_status(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
@@ -139,6 +145,8 @@ def _whole_body(request: Any) -> bytes:
         return body.encode()
     read = body.read() if hasattr(body, "read") else b"".join(body)
     request.body = read.encode() if isinstance(read, str) else read
+    # Bytes are sent again as they are; a position would have a redirect rewind them.
+    request._body_position = None  # noqa: SLF001 - what the library notes of a body that it need not rewind
     request.headers.pop("Transfer-Encoding", None)
     request.headers["Content-Length"] = str(len(request.body))
     whole: bytes = request.body
@@ -170,6 +178,7 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
         _HOPS.reset(hops_token)
         CURRENT.reset(token)
     exchange = _head(response) | {"body": plugins.Body(content), "encoding": response.encoding}
+    response.raw = _raw(response, content if _is_streamed(session, kwargs) else b"")
     if response.history:
         exchange["history"] = [_head(one) for one in response.history]
     call.add(exchange, None, time.perf_counter() - began)
@@ -179,14 +188,17 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
 
 def _head(response: Any) -> Exchange:
     dropped = _ENCODING if "content-encoding" in response.headers else frozenset()
-    pairs = kept_headers(response.headers.items())
-    return {
+    pairs = list(kept_headers(response.headers.items()))
+    told: Exchange = {
         "status": response.status_code,
         "reason": response.reason,
         "url": query_without_credentials(response.url),
         "method": response.request.method,
         "headers": [pair for pair in pairs if pair[0].lower() not in dropped],
     }
+    if dropped:
+        told["coded"] = [pair for pair in pairs if pair[0].lower() in dropped]
+    return told
 
 
 def _answering(call: LogicalCall, response: Any, exchange: Exchange) -> Any:
@@ -195,7 +207,7 @@ def _answering(call: LogicalCall, response: Any, exchange: Exchange) -> Any:
     return response
 
 
-def _returned(call: LogicalCall, request: Any) -> Any:
+def _returned(call: LogicalCall, request: Any, *, stream: bool) -> Any:
     ticket = call.ticket
     assert ticket is not None
     exchange = call.settled_by_hand() or call.next_exchange(None)
@@ -203,7 +215,10 @@ def _returned(call: LogicalCall, request: Any) -> Any:
         error = _rebuilt(exchange["error"], request)
         ticket.replayed(call.to_blame(error, exchange))
         raise error
-    response = _response(exchange, request, body_of(call.recorded, exchange))
+    body = body_of(call.recorded, exchange)
+    response = _response(exchange, request, body)
+    if stream:
+        response.raw = _raw(response, body)
     response.history = [_response(one, request, b"") for one in exchange.get("history", ())]
     ticket.replayed()
     return _answering(call, response, exchange)
@@ -215,17 +230,51 @@ def _response(exchange: Exchange, request: Any, body: bytes) -> Any:
     response.status_code = exchange["status"]
     response.reason = exchange.get("reason")
     response.url = exchange.get("url", request.url)
-    response.headers.update(dict(exchange["headers"]))
+    response.headers.update(dict([*exchange["headers"], *exchange.get("coded", ())]))
     response.encoding = exchange.get("encoding")
     response.elapsed = timedelta(milliseconds=exchange.get("ms", 0.0))
     response.request = request
     if "url" in exchange and exchange.get("method") and exchange["url"] != query_without_credentials(request.url):
         response.request = request.copy()
         response.request.method, response.request.url = exchange["method"], exchange["url"]
-    response.raw = io.BytesIO(body)
+    response.raw = _raw(response, b"")
     response._content = body  # noqa: SLF001 - what `Response.content` itself sets
     response._content_consumed = True  # noqa: SLF001 - so that `iter_content` cuts pieces off it
     return response
+
+
+# How a body is coded that is stored decoded. Any other coding is of a package that need not be installed on a resume.
+_CODERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "gzip": lambda body: gzip.compress(body, mtime=0),
+    "deflate": zlib.compress,
+}
+
+
+def _raw(response: Any, body: bytes) -> Any:
+    """What `response.raw` is, over a body that has been read: coded as on the wire, and decoded where that is asked.
+
+    The bytes of a coded body need not be those of the wire; they decode to the same.
+    """
+    urllib3: Any = sys.modules["urllib3.response"]
+    headers = dict(response.headers)
+    coding = response.headers.get("content-encoding")
+    if coding is not None:
+        coder = _CODERS.get(coding.strip().lower())
+        body = coder(body) if coder is not None and body else body
+        # They tell of bytes that are not given here.
+        gone = _ENCODING if coder is None else _ENCODING - {"content-encoding"}
+        headers = {name: value for name, value in headers.items() if name.lower() not in gone}
+    return urllib3.HTTPResponse(
+        body=io.BytesIO(body),
+        headers=headers,
+        status=response.status_code,
+        reason=response.reason,
+        version=11,
+        preload_content=False,
+        decode_content=False,
+        enforce_content_length=False,
+        request_method=response.request.method,
+    )
 
 
 def _rebuilt(error: dict[str, Any], request: Any) -> Exception:
@@ -235,7 +284,7 @@ def _rebuilt(error: dict[str, Any], request: Any) -> Exception:
     if isinstance(cls, type) and issubclass(cls, base.RequestException):
         rebuilt: Exception = cls(error["message"], request=request)
         return rebuilt
-    return StepFailed(error["message"], type_name=f"{error['module']}:{error['class']}")
+    return revived(error)
 
 
 interceptor: Final = RequestsInterceptor()

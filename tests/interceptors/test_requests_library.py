@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import pickle
+import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +15,12 @@ from typing import Any
 import pytest
 
 import steplog
-from steplog.errors import NotInRun
+from steplog._runtime.resolve import resolve
+from steplog.errors import NotInRun, OutcomeUnknown, RunStopped, StepFailed
+from steplog.stores.files import FileStore
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Fault, Reply
-from tests.interceptors.support import KEY, chat, chat_events
+from tests.interceptors.support import KEY, RawServer, chat, chat_events
 from tests.interceptors.test_http import CREDENTIALS, MESSAGES, service
 
 requests = pytest.importorskip("requests", reason="requests is not installed")
@@ -83,6 +90,94 @@ def test_a_stream_is_given_in_pieces(home, offline):
         live = program()
         offline(provider)
         assert program() == live == [b'data: {"n":1}', b'data: {"n":2}']
+
+
+PAYLOAD = b"0123456789" * 50
+CODINGS = {"": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_the_raw_answer_reads_as_without_steplog(coding, home, offline):
+    packed = CODINGS[coding](PAYLOAD)
+    head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(packed)}\r\n" + (
+        f"content-encoding: {coding}\r\n" if coding else ""
+    )
+
+    def decoded(data: bytes) -> bytes:
+        return {"": bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}[coding](data)
+
+    def ask(*, stream: bool) -> Any:
+        return requests.post(provider.url + "/file", data=b"x", stream=stream)
+
+    def program() -> list[Any]:
+        copied = io.BytesIO()
+        with ask(stream=True) as response:
+            shutil.copyfileobj(response.raw, copied)
+        found: list[Any] = [type(response.raw), decoded(copied.getvalue()), response.headers]
+        with ask(stream=True) as response:
+            found += [response.raw.read(10, decode_content=True), response.raw.status, response.raw.tell() > 0]
+        with ask(stream=True) as response:
+            found += [b"".join(response.raw.stream(64, decode_content=True)), response.raw.read()]
+        with ask(stream=True) as response:
+            found += [list(response.iter_content(100))]
+        response = ask(stream=False)
+        return [*found, response.raw.read(), response.content]
+
+    def recorded() -> list[Any]:
+        with steplog.run("r"):
+            return program()
+
+    with RawServer(head.encode() + b"\r\n" + packed) as provider:
+        steplog.uninstall()
+        bare = program()
+        steplog.install(home=home, durability="process", interceptors=["requests"], http=["127.0.0.1"])
+        live = recorded()
+        offline(provider)
+        returned = recorded()
+    assert bare[1] == bare[6] == bare[-1] == PAYLOAD
+    assert live == bare
+    assert returned == bare
+
+
+@pytest.mark.parametrize("body", [lambda: io.BytesIO(b"abc"), lambda: iter([b"a", b"bc"])], ids=["file", "generator"])
+def test_an_upload_that_is_led_elsewhere_is_sent_again(body, home, offline):
+    def answer(hit: Any) -> Reply:
+        return Reply(307, {"location": "/found"}, b"") if hit.path == "/moved" else service(hit)
+
+    def program() -> Any:
+        with steplog.run("r"):
+            return requests.post(provider.url + "/moved", data=body()).json()
+
+    with LocalProvider(handler=answer) as provider:
+        live = program()
+        offline(provider)
+        assert program() == live == {"method": "POST", "path": "/found", "size": 3}
+
+
+@pytest.mark.parametrize(
+    "how, error", [({"how": "unknown"}, OutcomeUnknown), ({"how": "failed", "message": "no"}, StepFailed)]
+)
+def test_the_word_of_an_operator_is_raised_as_what_it_is(how, error, home, events):
+    def program() -> None:
+        with steplog.run("r"):
+            requests.post(provider.url + "/pay", json={})
+
+    with LocalProvider(handler=service) as provider:
+        program()
+        # As after a kill: the request has left, and nothing is known of its answer.
+        log = home / "runs" / "r" / "events.jsonl"
+        lines = log.read_bytes().splitlines(keepends=True)
+        kept = next(at for at, line in enumerate(lines) if json.loads(line)["type"] == "step.started")
+        log.write_bytes(b"".join(lines[: kept + 1]))
+        with pytest.raises(RunStopped):
+            program()
+        step = next(event["step"] for event in events() if event["type"] == "step.started")
+        resolve(FileStore(str(home)), "r", step, **how)
+        for _ in range(2):
+            with pytest.raises(StepFailed) as raised:
+                program()
+            assert type(raised.value) is error
+        assert len(provider.hits) == 1
 
 
 def test_a_model_call_is_one(tmp_path, offline):

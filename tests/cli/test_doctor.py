@@ -53,7 +53,7 @@ def machine(tmp_path: Path) -> Any:
         variables = environment(STEPLOG_HOME=str(tmp_path / "home"))
         variables["PYTHONPATH"] += f":{site}"
         texts = []
-        for words in (["--json"], []):
+        for words in (["--json"], ["--all"]):
             command = [sys.executable, "-m", "steplog", "doctor", *words]
             done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
             texts.append(done)
@@ -84,6 +84,20 @@ def test_every_patched_method_is_named_with_the_version_of_its_package(machine):
     assert "not here: not_on_this_machine (ModuleNotFoundError" in text
     for method in ("openai._base_client.SyncAPIClient.request", "anthropic._base_client.AsyncAPIClient.request"):
         assert f"on   {method}\n" in text
+
+
+def test_each_sdk_is_one_line_first(machine):
+    _, found, text, _ = machine(sound="sound", renamed="renamed")
+    summary, _, details = text.partition("\n\n")[2].partition("\n\n")
+    lines = summary.splitlines()
+    assert [line for line in lines if line.startswith("somesdk")] == [next(s for s in lines if "partly recorded" in s)]
+    assert [line.split() for line in lines if line.startswith("not_on")] == [["not_on_this_machine", "not", "here"]]
+    assert any(line.split()[::2] == ["openai", "recorded"] for line in lines)
+    assert "_base_client" not in summary
+    assert "_base_client" in details
+    assert {sdk["package"] for sdk in found["sdks"]} >= {"somesdk", "openai"}
+    brief = next(sdk for sdk in found["sdks"] if sdk["package"] == "somesdk")
+    assert brief == {"package": "somesdk", "version": "3.1", "status": "partly recorded", "why": None}
 
 
 def test_a_method_that_is_not_there_is_an_exit_code_and_a_line(machine):

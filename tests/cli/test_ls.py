@@ -84,3 +84,17 @@ def test_no_color_into_a_pipe_and_none_where_it_is_unwanted(home, invoke, monkey
     assert "33m" in invoke("ls").stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert "33m" not in invoke("ls").stdout
+
+
+@pytest.mark.parametrize("columns", ["200", "40"])
+def test_why_a_run_stopped_is_not_its_goal(home, invoke, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    LogFile(home, "r").begin().add("run.suspended", reason="drift", message="run r: the program asks for more.")
+    LogFile(home, "goal").begin(goal="refund").add("run.suspended", reason="drift", message="another reason")
+    text = invoke("ls").stdout
+    for run, why in (("r", "run r: the program asks for more."), ("goal", "another reason")):
+        (index,) = (n for n, line in enumerate(text.splitlines()) if line.split()[:1] == [run])
+        assert why not in text.splitlines()[index]
+        told = [line for line in text.splitlines() if line.endswith(why)]
+        assert [line.split()[0].rstrip(":") for line in told] == ["why"]
+    assert " refund" in text

@@ -759,3 +759,10 @@ def test_a_step_may_be_given_to_a_framework_and_be_wrapped_by_a_program_of_the_u
 def test_an_object_of_the_agents_sdk_is_refused_with_the_order():
     with pytest.raises(steplog.InvalidArgument, match="Write the framework's decorator above"):
         steplog.step(Tool(lambda: 1))
+
+
+@pytest.mark.parametrize("module, article", [("agents.tool", "an agents.tool."), ("some.tool", "a some.tool.")])
+def test_a_tool_of_a_framework_is_refused_in_plain_english(module, article):
+    tool = type("FunctionTool", (), {"__module__": module, "name": "mail"})()
+    with pytest.raises(steplog.InvalidArgument, match=f"this is {article}FunctionTool, not a function"):
+        steplog.step(tool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from steplog._runtime.patches import Hooked
 
 
+RECORDED: Final = "recorded"
+PARTLY: Final = "partly recorded"
+NOT_HERE: Final = "not here"
+
+
 @click.command(short_help="Check what is recorded on this machine.")
+@click.option("--all", "everything", is_flag=True, help="Also list what is patched, method by method.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Install steplog as a program does, import every SDK that an interceptor waits for, and list what was patched.
+def doctor(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
+    """Install steplog as a program does, import every SDK that an interceptor waits for, and tell what is recorded.
 
     Honours STEPLOG_ALSO and STEPLOG_HTTP. The exit code is 1 where an interceptor cannot be loaded, or does not find
     what it patches: calls through that module are not recorded.
@@ -28,7 +34,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:  # noqa: FBT001 - click p
     if as_json:
         emit_json(found)
     else:
-        _print(found)
+        _print(found, everything=everything)
     ctx.exit(1 if found["broken"] or any(module["fault"] for module in found["modules"]) else 0)
 
 
@@ -51,7 +57,32 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "interceptors": sorted(installed()),
         "broken": broken(),
+        "sdks": _sdks(modules),
         "modules": modules,
+    }
+
+
+def _sdks(modules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each package: recorded, partly recorded, or not here."""
+    packages: dict[str, list[dict[str, Any]]] = {}
+    for module in modules:
+        packages.setdefault(module["module"].partition(".")[0], []).append(module)
+    return [{"package": name, **_summary(own)} for name, own in packages.items()]
+
+
+def _summary(modules: list[dict[str, Any]]) -> dict[str, Any]:
+    patches = [patch for module in modules for patch in module["patches"]]
+    whole = all(patch["on"] for patch in patches) and not any(module["fault"] for module in modules)
+    # A part that an older release of an SDK does not have makes no calls either.
+    here = not all(module["absent"] for module in modules)
+    status = (RECORDED if whole else PARTLY) if here else NOT_HERE
+    version = next((module["version"] for module in modules if module["version"] and not module["absent"]), None)
+    why = [module["absent"] for module in modules] if not here else []
+    # That it is not installed is what the word says; any other reason is news.
+    return {
+        "version": version,
+        "status": status,
+        "why": next((text for text in why if not text.startswith("ModuleNotFoundError")), None),
     }
 
 
@@ -66,21 +97,33 @@ def _facts(hooked: Hooked, absent: str | None) -> dict[str, Any]:
     }
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any], *, everything: bool) -> None:
     out = console()
     out.print(f"steplog {found['steplog']}, Python {found['python']}")
     out.print(f"interceptors: {', '.join(found['interceptors']) or 'none'}")
     for name, fault in found["broken"].items():
         out.print(printable(f"interceptor {name} cannot be used: {fault}"))
-    versions: dict[str, str] = {}
+    out.print()
+    names = {sdk["package"]: f"{sdk['package']} {sdk['version'] or ''}".rstrip() for sdk in found["sdks"]}
+    width = max(map(len, names.values()), default=0)
+    for sdk in found["sdks"]:
+        why = f" ({sdk['why']})" if sdk["why"] else ""
+        out.print(printable(f"{names[sdk['package']]:<{width}}  {sdk['status']}{why}"))
     for module in found["modules"]:
-        package = module["module"].partition(".")[0]
-        if package not in versions:
-            versions[package] = module["version"] or ""
-            out.print(f"\n{package} {module['version'] or ''}".rstrip() if not module["absent"] else f"\n{package}")
+        if module["fault"]:
+            out.print(printable(f"  NOT RECORDED: {module['module']}: {module['fault']}"))
+    if everything:
+        for sdk in found["sdks"]:
+            out.print(f"\n{names[sdk['package']]}")
+            _print_modules([one for one in found["modules"] if one["module"].partition(".")[0] == sdk["package"]])
+    else:
+        out.print("\nmethod by method: steplog doctor --all")
+
+
+def _print_modules(modules: list[dict[str, Any]]) -> None:
+    out = console()
+    for module in modules:
         for patch in module["patches"]:
             out.print(f"  {'on ' if patch['on'] else 'off'}  {patch['method']}")
         if module["absent"]:
             out.print(printable(f"  not here: {module['module']} ({module['absent']})"))
-        if module["fault"]:
-            out.print(printable(f"  NOT RECORDED: {module['module']}: {module['fault']}"))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 HEADINGS = ("RUN", "STATUS", "STEPS", "TOKENS", "STARTED", "TIME", "GOAL")
 RIGHT = frozenset({2, 5})
 
+# The whole of it is in `steplog show`.
+_WHY = 110
+
 STATUS_STYLE = {
     "completed": "green",
     "running": "cyan",
@@ -64,8 +67,12 @@ def _print(rows: list[dict[str, Any]], total: int) -> None:
     target = console()
     lines = columns([[Text(word, style="dim") for word in HEADINGS], *map(_cells, rows)], right=RIGHT)
     if fits(lines, target):
-        for line in lines:
+        heading, *runs = lines
+        target.print(heading)
+        for row, line in zip(rows, runs, strict=True):
             target.print(line)
+            if row.get("message"):
+                target.print(Text(f"    why: {one_line(row['message'], _WHY)}", style="dim"))
     else:
         for row in rows:
             _print_stacked(row)
@@ -83,7 +90,7 @@ def _cells(row: dict[str, Any]) -> list[Text]:
         Text(facts.tokens(row.get("tokens"))),
         Text(when(row.get("started"))),
         Text(facts.span(None if row.get("seconds") is None else row["seconds"] * 1000)),
-        Text(one_line(row.get("goal") or row.get("message") or "")),
+        Text(one_line(row.get("goal") or "")),
     ]
 
 
@@ -97,6 +104,8 @@ def _print_stacked(row: dict[str, Any]) -> None:
     for heading, cell in zip(HEADINGS[1:], rest, strict=True):
         if cell.plain:
             target.print(Text.assemble((f"  {heading.lower():<8}", "dim"), cell))
+    if row.get("message"):
+        target.print(Text.assemble((f"  {'why':<8}", "dim"), one_line(row["message"], _WHY)))
 
 
 def status_words(row: dict[str, Any]) -> str:

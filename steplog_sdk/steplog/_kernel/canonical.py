@@ -19,7 +19,17 @@ from typing import Any
 
 import orjson
 
-from steplog._kernel.refusal import DEPTH, INT_LIMIT, Refused, key_step, shortened, too_deep, too_long, type_name
+from steplog._kernel.refusal import (
+    DEPTH,
+    INT_LIMIT,
+    Refused,
+    key_step,
+    shortened,
+    too_deep,
+    too_long,
+    type_name,
+    with_article,
+)
 from steplog.errors import EncodeError
 
 _text = orjson.dumps
@@ -66,7 +76,7 @@ def _any(tree: Any, depth: int) -> bytes:
         return b"true" if tree else b"false"
     if kind is float:
         return _float(tree).encode()
-    raise Refused(f"is a {type_name(tree)}, which is not JSON. Encode the value first.", type_name(tree))
+    raise Refused(f"is {with_article(type_name(tree))}, which is not JSON. Encode the value first.", type_name(tree))
 
 
 def _string(text: str) -> bytes:

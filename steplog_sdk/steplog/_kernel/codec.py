@@ -17,7 +17,7 @@ from steplog._kernel.codec_classes import Classes, classes_in, register_codec
 from steplog._kernel.codec_decode import Decoder
 from steplog._kernel.codec_encode import Encoder
 from steplog._kernel.codec_errors import Lost
-from steplog._kernel.refusal import Refused, shortened, type_name
+from steplog._kernel.refusal import Refused, shortened, type_name, with_article
 from steplog.errors import DecodeError, EncodeError
 
 __all__ = [
@@ -100,7 +100,7 @@ def decode_exception(tree: Any, classes: Classes = _NO_CLASSES) -> BaseException
     """
     exc = _decoded(Decoder(classes, lenient=True), tree, "error")
     if not isinstance(exc, BaseException):
-        raise DecodeError(f"error was recorded as a {type_name(exc)}, not as an exception.", path="error")
+        raise DecodeError(f"error was recorded as {with_article(type_name(exc))}, not as an exception.", path="error")
     return exc
 
 

@@ -12,7 +12,7 @@ from steplog._kernel.canonical import canonical
 from steplog._kernel.codec_classes import MARK, Classes, Encoding, codec_for
 from steplog._kernel.codec_errors import Lost
 from steplog._kernel.codec_values import row_for
-from steplog._kernel.refusal import DEPTH, INT_LIMIT, Refused, class_name, key_step, too_deep, too_long
+from steplog._kernel.refusal import DEPTH, INT_LIMIT, Refused, class_name, key_step, too_deep, too_long, with_article
 
 # Beyond this, jq and JavaScript round; orjson reads 2**64 as a float without a word.
 _EXACT: Final = 2**53 - 1
@@ -136,7 +136,9 @@ def _no_codec(value: Any, kind: type) -> Refused:
     teach = f", or teach steplog the class: steplog.register_codec({short}, to=..., of=...)."
     # A function or a generator has no class that a codec could be registered for to any use.
     return Refused(
-        f"is a {name}, which steplog cannot restore. {first}{'.' if kind.__module__ == 'builtins' else teach}", name
+        f"is {with_article(name)}, which steplog cannot restore. "
+        f"{first}{'.' if kind.__module__ == 'builtins' else teach}",
+        name,
     )
 
 
@@ -210,7 +212,8 @@ def _custom_to(enc: Encoding, value: Any, depth: int) -> dict[str, Any]:
     try:
         simpler = codec.to(value)
     except Exception as error:
-        problem = f"is a {class_name(codec.cls)}, whose registered codec raised {type(error).__name__}: {error}"
+        told = f"{type(error).__name__}: {error}"
+        problem = f"is {with_article(class_name(codec.cls))}, whose registered codec raised {told}"
         raise Refused(problem, class_name(codec.cls)) from error
     return {MARK: "custom", "name": codec.name, "v": enc.at("", simpler, depth + 1, value)}
 

@@ -19,6 +19,11 @@ INT_LIMIT: Final = 10**DIGITS
 _SHOWN = 160
 
 
+def with_article(name: str) -> str:
+    """A class as a sentence names it: `a datetime.date`, `an int`."""
+    return f"{'an' if name[:1] in tuple('aeiouAEIOU') else 'a'} {name}"
+
+
 class Refused(Exception):
     """A value that a walk cannot take; becomes an `EncodeError` or a `DecodeError` at the entry point.
 

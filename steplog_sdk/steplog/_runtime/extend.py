@@ -21,8 +21,8 @@ def names(before: Iterable[str], environment: str, given: Iterable[str]) -> tupl
     Raises:
         InvalidArgument: they are not a list of names.
     """
-    listed = _listed("also", given, 'also=["clock", "uuid"]')
-    return tuple(dict.fromkeys([*before, *_words(environment), *listed]))
+    given = listed("also", given, 'also=["clock", "uuid"]')
+    return tuple(dict.fromkeys([*before, *_words(environment), *given]))
 
 
 def hosts(before: Iterable[str], environment: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def hosts(before: Iterable[str], environment: str, given: Iterable[str]) -> tupl
         InvalidArgument: one of them is not a host, such as a URL.
     """
     found = []
-    for host in [*_words(environment), *_listed("http", given, 'http=["api.tavily.com", "*.example.com"]')]:
+    for host in [*_words(environment), *listed("http", given, 'http=["api.tavily.com", "*.example.com"]')]:
         if not _HOST.fullmatch(host.lower()):
             bare = re.sub(r"^[a-z0-9+.-]+://|[/?#].*$", "", host.lower())
             named = bare if _HOST.fullmatch(bare) else "api.tavily.com"
@@ -57,10 +57,10 @@ def ignored(before: Mapping[str, Iterable[str]], given: Any) -> dict[str, tuple[
         raise InvalidArgument(message)
     found = {name: tuple(paths) for name, paths in before.items()}
     for name, paths in given.items():
-        listed = _listed(f"ignore[{name!r}]", paths, example)
-        for path in listed:
+        checked = listed(f"ignore[{name!r}]", paths, example)
+        for path in checked:
             parse(path)
-        found[name] = tuple(dict.fromkeys([*found.get(name, ()), *listed]))
+        found[name] = tuple(dict.fromkeys([*found.get(name, ()), *checked]))
     return found
 
 
@@ -104,13 +104,14 @@ def _words(text: str) -> list[str]:
     return [word for part in text.split(",") if (word := part.strip())]
 
 
-def _listed(what: str, given: Any, example: str) -> list[str]:
+def listed(what: str, given: Any, example: str) -> list[str]:
+    """A setting that is a list of names. Raises InvalidArgument where it is something else."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         message = f"{what} is a list of names, not {given!r}. Write steplog.install({example})."
         raise InvalidArgument(message)
-    listed = list(given)
-    wrong = [item for item in listed if not isinstance(item, str) or not item.strip()]
+    items = list(given)
+    wrong = [item for item in items if not isinstance(item, str) or not item.strip()]
     if wrong:
         message = f"{what} is a list of names, and {wrong[0]!r} is not a name. Write steplog.install({example})."
         raise InvalidArgument(message)
-    return [item.strip() for item in listed]
+    return [item.strip() for item in items]

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from steplog._runtime import collector, settings
+from steplog._kernel.refusal import with_article
+from steplog._runtime import collector, extend, settings
 from steplog._runtime.door import PROCESS
 from steplog.errors import InvalidArgument
 
@@ -84,6 +85,8 @@ def install(
             modes=modes,
             before=PROCESS.settings,
         )
+        if interceptors is not None:
+            interceptors = extend.listed("interceptors", interceptors, 'interceptors=["openai"]')
         wanted, found = _find(interceptors, chosen)
         PROCESS.settings = chosen
         threads.install()
@@ -193,7 +196,7 @@ def _loaded(name: str, point: Any) -> Any:
     if callable(getattr(interceptor, "install", None)) and callable(getattr(interceptor, "uninstall", None)):
         return interceptor
     message = (
-        f"the entry point {point.value} of the interceptor {name} is a {type(interceptor).__name__} without `install` "
-        f"and `uninstall`; it must name an object such as steplog.plugins.Interceptor describes."
+        f"the entry point {point.value} of the interceptor {name} is {with_article(type(interceptor).__name__)} "
+        f"without `install` and `uninstall`; it must name an object such as steplog.plugins.Interceptor describes."
     )
     raise InvalidArgument(message)

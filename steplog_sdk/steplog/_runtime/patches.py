@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import wrapt
 
+from steplog._kernel.refusal import with_article
+
 log: Final = logging.getLogger("steplog")
 
 _MARK: Final = "__steplog_patch__"
@@ -203,7 +205,7 @@ class Patches:
 
 def _unfit(owner: type | ModuleType, name: str, found: Any) -> str:
     if found is not None:
-        return f"{_named(owner)}.{name} is no plain method but a {type(found).__name__}"
+        return f"{_named(owner)}.{name} is no plain method but {with_article(type(found).__name__)}"
     holder = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), None)
     if holder is None:
         return f"{_named(owner)} has no method {name}"

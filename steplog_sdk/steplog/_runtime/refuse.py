@@ -12,6 +12,7 @@ import sys
 from types import FunctionType
 from typing import Any, Final
 
+from steplog._kernel.refusal import with_article
 from steplog.errors import InvalidArgument
 
 # Packages whose objects hold the functions that an agent calls. (The tools of `agents` cannot be called, so they are
@@ -31,9 +32,9 @@ def refuse(fn: Any, kind: str) -> None:
         message = "put @steplog.step below @staticmethod or @classmethod, next to the function."
         raise InvalidArgument(message)
     if kind == "tool_call" and _package(fn) in _FRAMEWORKS:
-        raise InvalidArgument(_order(f"this is a {_class(fn)}, which calls the function by itself"))
+        raise InvalidArgument(_order(f"this is {_class(fn)}, which calls the function by itself"))
     if not callable(fn) and hasattr(fn, "name"):
-        raise InvalidArgument(_order(f"this is a {_class(fn)}, not a function"))
+        raise InvalidArgument(_order(f"this is {_class(fn)}, not a function"))
     if not callable(fn):
         message = f"@steplog.step goes on a function, not on {type(fn).__name__}. For a value: steplog.step(name, fn)."
         raise InvalidArgument(message)
@@ -48,7 +49,7 @@ def refuse(fn: Any, kind: str) -> None:
         raise InvalidArgument(message)
     keeper = _keeper(fn) if kind == "tool_call" and isinstance(fn, FunctionType) else None
     if keeper is not None:
-        raise InvalidArgument(_order(f"{fn.__qualname__} was given to a {_class(keeper)} before"))
+        raise InvalidArgument(_order(f"{fn.__qualname__} was given to {_class(keeper)} before"))
 
 
 def _order(why: str) -> str:
@@ -63,7 +64,7 @@ def _package(value: Any) -> str:
 
 
 def _class(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return with_article(f"{type(value).__module__}.{type(value).__qualname__}")
 
 
 def _keeper(fn: FunctionType) -> Any:

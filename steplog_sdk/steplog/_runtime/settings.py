@@ -92,11 +92,11 @@ def resolve(
     before = before or Settings()
     return Settings(
         # Absolute from now on: a program that changes its directory must not change its log.
-        home=_default_home(environ) if home is None else os.path.abspath(home),
+        home=_default_home(environ) if home is None else _directory(home),
         durability=check_durability(level),
         strict=bool(strict) if strict is not None else environ.get("STEPLOG_STRICT", "") not in ("", "0"),
         drift_grace=_seconds(drift_grace if drift_grace is not None else environ.get("STEPLOG_DRIFT_GRACE", "5")),
-        store=store,
+        store=_usable(store),
         also=extend.names(before.also, environ.get("STEPLOG_ALSO", ""), also),
         http=extend.hosts(before.http, environ.get("STEPLOG_HTTP", ""), http),
         ignore=extend.ignored(before.ignore, ignore or {}),
@@ -104,10 +104,28 @@ def resolve(
     )
 
 
+def _directory(home: object) -> str:
+    path = os.fspath(home) if isinstance(home, os.PathLike) else home
+    if not isinstance(path, str):
+        message = f'home is the path of a directory, not {home!r}. Write steplog.install(home="/var/lib/agent").'
+        raise InvalidArgument(message)
+    return os.path.abspath(path)
+
+
+def _usable(store: Store | None) -> Store | None:
+    if store is not None and not (callable(getattr(store, "open", None)) and callable(getattr(store, "read", None))):
+        message = (
+            f"store is an object that keeps logs, not {store!r}. Write steplog.install(home=...) for files, or "
+            f"steplog.install(store=steplog.testing.MemoryStore())."
+        )
+        raise InvalidArgument(message)
+    return store
+
+
 def _seconds(value: float | str) -> float:
     try:
         seconds = float(value)
-    except ValueError:
+    except (ValueError, TypeError):
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
         message = f"drift_grace is a number of seconds, not {value!r}. Write steplog.install(drift_grace=5.0)"

@@ -72,13 +72,58 @@ class Earlier:
             return
         chunks = list(joined(noted(recorded, number)))
         body = b"".join(chunks)
-        cut = max((found.end() for found in _BLANKS.finditer(body)), default=0)
-        for line in reversed(body[:cut].splitlines()):
-            event = loads(line[5:]) if line.startswith(b"data:") else None
-            self.last = jobs.number(event) if event is not None else None
-            if self.last is not None:
-                self.chunks = list(_first(chunks, cut))
-                return
+        start = cut = 0
+        for blank in _BLANKS.finditer(body):
+            found = _number(jobs, body[start : blank.end()])
+            start = blank.end()
+            if found is not None:
+                self.last, cut = found, start
+        # What came after the last numbered event (an error of the connection, say) is no part of the job.
+        self.chunks = list(_first(chunks, cut))
+
+
+class Fresh:
+    """Leaves out what is recorded already: not every provider heeds after which event it was asked to begin.
+
+    Args:
+        jobs: what the jobs are like.
+        last: the number of the last event that is recorded, or None where everything is new.
+    """
+
+    def __init__(self, jobs: Jobs, last: int | None) -> None:
+        self._jobs = jobs
+        self._last = last
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What is new in the next chunk and in what was held back of those before it."""
+        if self._last is None:
+            return chunk
+        data = self._held + chunk
+        kept: list[bytes] = []
+        start = 0
+        for blank in _BLANKS.finditer(data):
+            event = data[start : blank.end()]
+            number = _number(self._jobs, event)
+            if number is not None and number > self._last:
+                # Events come in the order of their numbers, so what follows passes as it is.
+                self._last, self._held = None, b""
+                return b"".join((*kept, data[start:]))
+            if number is None:
+                kept.append(event)
+            start = blank.end()
+        self._held = data[start:]
+        return b"".join(kept)
+
+    def rest(self) -> bytes:
+        """What is held back, at the end of the stream: the beginning of an event."""
+        held, self._held = self._held, b""
+        return held
+
+
+def _number(jobs: Jobs, event: bytes) -> int | None:
+    tree = loads(b"\n".join(line[5:] for line in event.splitlines() if line.startswith(b"data:")))
+    return None if tree is None else jobs.number(tree)
 
 
 def _first(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -94,18 +139,40 @@ def ask(library: Library, jobs: Jobs, request: Any, job: dict[str, Any], last: i
     question = jobs.question(request.url.path, job, last)
     url = request.url.copy_with(path=question.path).copy_merge_params(question.query)
     headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_ASKED]
+    if last is not None:
+        # Its events follow others that stand uncompressed in the log.
+        headers = [pair for pair in headers if pair[0].lower() != "accept-encoding"] + [("accept-encoding", "identity")]
     return library.module.Request("GET", url, headers=headers, extensions=request.extensions)
+
+
+def continues(response: Any, earlier: Earlier) -> bool:
+    """Whether an answer can be the rest of a job's events."""
+    plain = response.headers.get("content-encoding", "identity").strip().lower() in ("", "identity")
+    return "event-stream" in response.headers.get("content-type", "").lower() and (plain or earlier.last is None)
+
+
+def lost(response: Any, job: dict[str, Any]) -> str:
+    """Why an answer that is not the rest of a job's events leaves it to a person; "" where it is to be asked again."""
+    if response.is_success:
+        kind = response.headers.get("content-type", "no content type")
+        what = f"was asked for the rest of its events and answered with {kind} instead of an event stream"
+    elif response.status_code in (404, 410):
+        what = f"does not know that name any more (status {response.status_code})"
+    else:
+        return ""
+    return f"The provider was given it as {job.get('kind')} {job.get('id')} and {what}: {response.text[:200]}"
 
 
 class _Continued:
     """A body that begins with recorded chunks and goes on with a live one."""
 
-    def __init__(self, chunks: list[bytes], stream: Any) -> None:
+    def __init__(self, chunks: list[bytes], stream: Any, fresh: Fresh) -> None:
         self._chunks = chunks
         self._stream = stream
+        self._fresh = fresh
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_chunks", "_stream"):
+        if name in ("_chunks", "_stream", "_fresh"):
             raise AttributeError(name)
         return getattr(self._stream, name)
 
@@ -115,7 +182,13 @@ class SyncContinued(_Continued):
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._chunks
-        yield from self._stream
+        for chunk in self._stream:
+            data = self._fresh.feed(chunk)
+            if data:
+                yield data
+        rest = self._fresh.rest()
+        if rest:
+            yield rest
 
     def close(self) -> None:
         """Close the live part."""
@@ -129,7 +202,12 @@ class AsyncContinued(_Continued):
         for chunk in self._chunks:
             yield chunk
         async for chunk in self._stream:
-            yield chunk
+            data = self._fresh.feed(chunk)
+            if data:
+                yield data
+        rest = self._fresh.rest()
+        if rest:
+            yield rest
 
     async def aclose(self) -> None:
         """Close the live part."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from steplog import plugins
@@ -53,6 +54,7 @@ class StreamRecord:
         over: its outcome is recorded, or left open for good.
         behind: so much has passed that is not written down yet that its reader has to wait for it.
         job: the name of the job that this stream tells of, until it is noted.
+        broken: class of the exception for a connection that ended too early, for a job's stream.
     """
 
     def __init__(self, call: LogicalCall, exchange: Exchange, name: str | None, waited: float, response: Any) -> None:
@@ -76,6 +78,9 @@ class StreamRecord:
         self._mark = EndMark(headers.get("content-type", ""), encoding)
         self._plain = encoding.strip().lower() in ("", "identity")
         self._events = self._plain and "event-stream" in headers.get("content-type", "").lower()
+        # A job goes on when its stream breaks off, so only its own word is its end.
+        self._of_job = call.attaches and "event-stream" in headers.get("content-type", "").lower()
+        self.broken: Callable[[str], Exception] = EOFError
         length = headers.get("content-length", "")
         self._expected = int(length) if length.isdecimal() else None
         self._dropped_as: str | None = None
@@ -99,7 +104,7 @@ class StreamRecord:
         if ended:
             self._call.job_ended()
             return "terminal"
-        if self._size == self._expected:
+        if self._size == self._expected and not self._of_job:
             return "length"
         self._plan()
         return None
@@ -214,6 +219,15 @@ class StreamRecord:
             return None
         self.finish("closed_early")
         return self._call.ticket
+
+    def cut_short(self) -> Exception | None:
+        """The connection has ended: the failure that this is, where a job's stream has not told of the job's end."""
+        if self.over or not self._of_job or self._mark.blind or self._mark.failed:
+            return None
+        return self.broken(
+            "the provider closed the connection before the job's last event (response.completed, .failed, .incomplete "
+            "or .cancelled); a resumed run asks it for the rest"
+        )
 
     def leave_open(self) -> None:
         """The reader was interrupted: the step stays an orphan, with what has passed."""

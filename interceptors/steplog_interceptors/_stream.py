@@ -58,6 +58,10 @@ class SyncTee(_Tee):
         try:
             chunk: bytes = next(self._source)
         except StopIteration:
+            broken = record.cut_short()
+            if broken is not None:
+                record.finish("error", broken)
+                raise broken from None
             record.finish("eof")
             raise
         except Exception as error:
@@ -104,6 +108,10 @@ class AsyncTee(_Tee):
         try:
             chunk: bytes = await self._source.__anext__()
         except StopAsyncIteration:
+            broken = record.cut_short()
+            if broken is not None:
+                await record.finish_async("error", broken)
+                raise broken from None
             await record.finish_async("eof")
             raise
         except Exception as error:

@@ -25,6 +25,7 @@ _MARKS: Final = frozenset(
         b"event:response.cancelled",
     }
 )
+_LAST_TYPES: Final = frozenset(mark.removeprefix(b"event:").decode() for mark in _MARKS if b"response." in mark)
 _DONE_MARK: Final = b"data:[DONE]"
 # Not an end: a reader either raises at an error, and closes, or takes it as a value and reads on for what follows.
 # The second one is how OpenAI's chat API and those that follow it say it.
@@ -37,6 +38,7 @@ _LONGEST_ANSWER: Final = 1 << 20
 # Most events are a word each, and parsing them all would cost more than passing them on.
 _TELLING: Final = re.compile(
     rb'"(?:usage|usageMetadata|finish_?[rR]eason|stop_?[rR]eason|incomplete_details)"\s*:\s*[{"]'
+    rb'|"type"\s*:\s*"response\.(?:completed|failed|incomplete|cancelled)"'
 )
 
 
@@ -67,6 +69,11 @@ class EndMark:
         self._json = "json" in kind
         self._inflate = inflater(encoding)
         self._blind = self._inflate is None or not (self._events or self._json)
+
+    @property
+    def blind(self) -> bool:
+        """Whether the body cannot be looked into, so that its end mark would not be seen."""
+        return self._blind
 
     def feed(self, chunk: bytes) -> bool:
         """Take the next raw bytes; True when the stream's last event has passed whole."""
@@ -145,5 +152,7 @@ class EndMark:
             return
         if self.first is None:
             self.first = tree
+        # The field `event` may be left out: the SDK goes by the type in the data.
+        self._marked = self._marked or tree.get("type") in _LAST_TYPES
         with plugins.guard("read model and usage from a provider's stream"):
             read(tree, self.found)

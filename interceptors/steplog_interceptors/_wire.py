@@ -24,7 +24,7 @@ from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, c
 from steplog_interceptors._credentials import authenticate, authenticate_async, wanted
 from steplog_interceptors._exchange import Exchange, Library, failure, head, mixed, whole
 from steplog_interceptors._http import HttpCall
-from steplog_interceptors._jobs import AsyncContinued, Earlier, SyncContinued, ask
+from steplog_interceptors._jobs import AsyncContinued, Earlier, Fresh, SyncContinued, ask, continues, lost
 from steplog_interceptors._pieces import body_of
 from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
 from steplog_interceptors._recording import StreamRecord
@@ -257,7 +257,7 @@ class _Attempt:
         token = CURRENT.set(PASSING)
         try:
             response = original(self.client, request, *args, **kwargs)
-            if self.stream and not self._is_streamed(response):
+            if self.stream and not self._is_streamed(response, earlier):
                 # The SDK closes it unread when it tries again; what the provider said belongs in the log.
                 response.read()
         except Exception as error:
@@ -269,7 +269,7 @@ class _Attempt:
             raise
         finally:
             CURRENT.reset(token)
-        if self._is_streamed(response):
+        if self._is_streamed(response, earlier):
             if earlier is not None:
                 self._continue(response, mixed(SyncContinued, self.library.sync_stream), earlier)
             return self._tee(response, began, SyncTee, self.library.sync_stream)
@@ -290,7 +290,7 @@ class _Attempt:
         token = CURRENT.set(PASSING)
         try:
             response = await original(self.client, request, *args, **kwargs)
-            if self.stream and not self._is_streamed(response):
+            if self.stream and not self._is_streamed(response, earlier):
                 await response.aread()
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
@@ -303,7 +303,7 @@ class _Attempt:
             raise
         finally:
             CURRENT.reset(token)
-        if self._is_streamed(response):
+        if self._is_streamed(response, earlier):
             if earlier is not None:
                 self._continue(response, mixed(AsyncContinued, self.library.async_stream), earlier)
             return self._tee(response, began, AsyncTee, self.library.async_stream)
@@ -314,7 +314,9 @@ class _Attempt:
             await self._ticket.finish_async(self._outcome(response), self.call.detail(), waited=self.call.waited)
         return self._answering(response, exchange)
 
-    def _is_streamed(self, response: Any) -> bool:
+    def _is_streamed(self, response: Any, earlier: Earlier | None) -> bool:
+        if earlier is not None and not continues(response, earlier):
+            return False
         # A new credential is taken out before anything is written, for which the answer has to be there.
         return self.stream and response.is_success and not mints(self.request.url.path)
 
@@ -345,18 +347,18 @@ class _Attempt:
         return ask(self.library, jobs, self.request, ticket.earlier.job, earlier.last), earlier
 
     def _continue(self, response: Any, kind: Any, earlier: Earlier) -> None:
-        response.stream = kind(earlier.chunks, response.stream)
+        jobs = self.call.sdk.jobs
+        assert jobs is not None
+        response.stream = kind(earlier.chunks, response.stream, Fresh(jobs, earlier.last))
         # The SDK reads off the request what its caller wanted of the answer.
         response.request = self.request
 
     def _refuse_lost_job(self, response: Any, earlier: Earlier | None) -> None:
-        if earlier is None or response.status_code not in (404, 410):
-            return
-        job = self._ticket.earlier.job if self._ticket.earlier is not None else {}
-        raise self._ticket.doubt(
-            f"The provider was given it as {job.get('kind')} {job.get('id')} and does not know that name any more "
-            f"(status {response.status_code}): {response.text[:200]}"
+        why = (
+            lost(response, self._ticket.earlier.job) if earlier is not None and self._ticket.earlier is not None else ""
         )
+        if why:
+            raise self._ticket.doubt(f"{why}\nA resumed run asks again. {self._ticket.call.lookup}")
 
     def _refuse_without_credentials(self) -> None:
         error = self.call.deferred
@@ -379,6 +381,7 @@ class _Attempt:
         record = StreamRecord(
             self.call, note(head(response, decoded=False), response), self.name, time.perf_counter() - began, response
         )
+        record.broken = self.library.module.RemoteProtocolError
         response.stream = mixed(kind, base)(response.stream, record)
         self.call.stream = record
         _raised.note(response.request, record.raised)

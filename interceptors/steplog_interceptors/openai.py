@@ -46,7 +46,8 @@ def _job(event: dict[str, Any]) -> dict[str, Any] | None:
 
 def _number(event: dict[str, Any]) -> int | None:
     number = event.get("sequence_number")
-    return number if isinstance(number, int) else None
+    # An error ends this connection; whether it ends the job, the provider says when it is asked again.
+    return number if isinstance(number, int) and event.get("type") != "error" else None
 
 
 def _question(path: str, job: dict[str, Any], last: int | None) -> Question:

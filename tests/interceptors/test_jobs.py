@@ -19,7 +19,9 @@ from steplog.errors import Indeterminate
 from steplog.stores.files import FileStore
 from steplog.testing import Hit, LocalProvider, Reply
 from steplog.testing.provider import Fault
+from steplog_interceptors._jobs import Fresh
 from steplog_interceptors._told import as_stream
+from steplog_interceptors.openai import SDK
 from tests.interceptors.support import (
     ASK,
     RawServer,
@@ -36,6 +38,8 @@ both_colours = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync
 JOB: dict[str, Any] = {"model": "gpt-x", "input": "hi", "background": True}
 ID = "resp_0850765c843cca53"
 WORDS = ("one ", "two ", "three")
+# Newer SDKs make a connection error of what the HTTP client raises in the middle of a stream.
+BROKEN = r"Connection error|before the job's last event"
 
 Events = Callable[..., list[dict[str, Any]]]
 
@@ -174,6 +178,96 @@ def test_a_job_that_the_provider_has_forgotten_is_a_matter_for_a_person(asynchro
         resolve(FileStore(str(home)), "r", stopped.value.step, how="retry")
         assert len(read(provider.url, asynchronous=asynchronous)) == len(job_events())
         assert [hit.method for hit in provider.hits] == ["POST", "GET", "POST"]
+
+
+def attached(answer: Callable[[int], Reply]) -> Callable[[Hit], Reply]:
+    """A provider whose first answer to the question for the rest is odd; the argument is the last known event."""
+    asked: list[Hit] = []
+
+    def handler(hit: Hit) -> Reply:
+        if hit.method == "POST" or asked:
+            return job_provider(hit)
+        asked.append(hit)
+        return answer(int(dict(parse_qsl(urlsplit(hit.path).query))["starting_after"]))
+
+    return handler
+
+
+CUT_SHORT: dict[str, Callable[[int], Reply]] = {
+    "nothing": lambda _last: sse([]),
+    "not to its end": lambda last: sse(job_events()[last + 1 : -1]),
+    "half an event": lambda last: Reply.sse(sse(job_events()[last + 1 :]).body[:-1].decode()),
+}
+
+
+@both_colours
+@pytest.mark.parametrize("answer", CUT_SHORT)
+def test_a_job_whose_stream_ends_before_the_job_is_not_done(answer, asynchronous, home, events, offline):
+    with LocalProvider(handler=attached(CUT_SHORT[answer])) as provider:
+        with pytest.raises(Died):
+            read(provider.url, asynchronous=asynchronous, stop_after=2)
+        with pytest.raises(Exception, match=BROKEN):
+            read(provider.url, asynchronous=asynchronous)
+        resumed = read(provider.url, asynchronous=asynchronous)
+        assert [event.sequence_number for event in resumed] == list(range(len(job_events())))
+        assert [hit.method for hit in provider.hits] == ["POST", "GET", "GET"]
+        offline(provider)
+        assert read(provider.url, asynchronous=asynchronous) == resumed
+    ends = [event["data"] for event in events() if event["type"] == "step.finished"]
+    assert [(end["outcome"], end.get("job_open")) for end in ends] == [("failed", True), ("done", None)]
+
+
+@both_colours
+def test_a_new_job_whose_stream_ends_before_the_job_is_taken_up(asynchronous, home):
+    def handler(hit: Hit) -> Reply:
+        return sse(job_events()[:2]) if hit.method == "POST" else job_provider(hit)
+
+    with LocalProvider(handler=handler) as provider:
+        with pytest.raises(Exception, match=BROKEN):
+            read(provider.url, asynchronous=asynchronous)
+        assert len(read(provider.url, asynchronous=asynchronous)) == len(job_events())
+        assert [hit.method for hit in provider.hits] == ["POST", "GET"]
+
+
+@both_colours
+def test_a_job_that_is_told_in_another_form_stops_the_run(asynchronous, home):
+    with LocalProvider(handler=attached(lambda _last: Reply.json(response("completed")))) as provider:
+        with pytest.raises(Died):
+            read(provider.url, asynchronous=asynchronous, stop_after=2)
+        with pytest.raises(steplog.RunStopped) as stopped:
+            read(provider.url, asynchronous=asynchronous, max_retries=2)
+        assert isinstance(stopped.value.__cause__, Indeterminate)
+        assert "answered with application/json instead of an event stream" in str(stopped.value)
+        assert "client.responses.retrieve(ID)" in str(stopped.value)
+        assert len(read(provider.url, asynchronous=asynchronous)) == len(job_events())
+        assert [hit.method for hit in provider.hits] == ["POST", "GET", "GET"]
+
+
+@both_colours
+def test_events_that_are_recorded_are_left_out_where_the_provider_tells_all(asynchronous, home):
+    with LocalProvider(handler=attached(lambda _last: sse(job_events()))) as provider:
+        with pytest.raises(Died):
+            read(provider.url, asynchronous=asynchronous, stop_after=3)
+        resumed = read(provider.url, asynchronous=asynchronous)
+    assert [event.sequence_number for event in resumed] == list(range(len(job_events())))
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_recorded_events_are_left_out_wherever_their_chunks_are_cut(size, newline):
+    told = sse(job_events()).body.replace(b"\n", newline.encode())
+    new = sse(job_events()[3:]).body.replace(b"\n", newline.encode())
+    jobs = SDK.jobs
+    assert jobs is not None
+    fresh = Fresh(jobs, 2)
+    assert b"".join(fresh.feed(told[at : at + size]) for at in range(0, len(told), size)) + fresh.rest() == new
+
+
+def test_a_job_whose_events_are_named_in_their_data_alone_comes_to_its_end(home, events):
+    bare = "".join(f"data: {json.dumps(event)}\n\n" for event in job_events())
+    with LocalProvider(handler=answers(Reply.sse(bare))) as provider:
+        assert len(read(provider.url, asynchronous=False)) == len(job_events())
+    assert [event["data"]["outcome"] for event in events() if event["type"] == "step.finished"] == ["done"]
 
 
 @both_colours

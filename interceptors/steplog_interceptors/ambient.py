@@ -10,6 +10,9 @@ that is, the module of the frame that calls:
     frameworks   packages of agent frameworks, by a fixed list: recorded
     go-betweens  pydantic and libraries of dates and ids: their caller decides
     the rest     the standard library, SDKs, HTTP libraries, test runners, steplog: not recorded
+
+Whoever calls, nothing is recorded beside the program's course (`plugins.aside`): in log formatters, codecs, handlers of
+signals and forked processes. There the value is fresh, and the call never fails.
 """
 
 from __future__ import annotations
@@ -134,7 +137,8 @@ class Source:
             module = frame.f_globals.get("__name__") or ""
             found = verdict(module, frame.f_code)
             if found in self._whose:
-                return f"{module}.{frame.f_code.co_qualname}"
+                # Looked at last, as it goes through the whole stack: most calls are nobody's that is recorded.
+                return None if plugins.aside() else f"{module}.{frame.f_code.co_qualname}"
             if found != "between":
                 return None
             frame = frame.f_back

@@ -7,16 +7,21 @@ what `secrets` gives out is never written.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from steplog import plugins
 from steplog_interceptors.ambient import OWN_AND_FRAMEWORKS, Functions, Source, note_installer
 
 _NUMBERS: Final = (
     "random uniform triangular randint randrange normalvariate lognormvariate gauss expovariate vonmisesvariate "
     "gammavariate betavariate paretovariate weibullvariate binomialvariate".split()
 )
+
+# Bits of an integer that is written in hexadecimal digits.
+_LONG: Final = 2000
 
 
 class Random:
@@ -61,7 +66,15 @@ class Random:
 
         def draw(*args: Any, **kwargs: Any) -> Any:
             fresh, at = original(*args, **kwargs), source.caller(2)
-            return fresh if at is None else _number(source.record(at, _text(fresh), _told(args, kwargs)))
+            if at is None:
+                return fresh
+            if not isinstance(fresh, (int, float, complex)):
+                what = (
+                    "steplog: random.%s gave a %s, which is not recorded: a resumed run gets another one. Draw numbers."
+                )
+                plugins.log.warning(what, name, type(fresh).__name__)
+                return fresh
+            return _number(source.record(at, _text(fresh), _told(args, kwargs)), type(fresh))
 
         return draw
 
@@ -137,16 +150,42 @@ class Random:
 
 
 def _text(number: Any) -> Any:
-    """A number as JSON: integers may be of any size."""
-    return number if isinstance(number, float) else {"int": str(number)}
+    """A number as JSON, which has no infinity and no integers of any size."""
+    if isinstance(number, int):
+        return {"int": _digits(number)}
+    if isinstance(number, float):
+        return float(number) if math.isfinite(number) else {"float": _unusual(number)}
+    return {"complex": [_text(number.real), _text(number.imag)]}
 
 
-def _number(recorded: Any) -> Any:
-    return int(recorded["int"]) if isinstance(recorded, dict) else float(recorded)
+def _digits(number: int) -> str:
+    # Python refuses to write or read more than some thousand decimal digits; its limit can be set no lower than 640.
+    return str(number) if number.bit_length() < _LONG else hex(number)
+
+
+def _unusual(number: float) -> str:
+    sign = "-" if math.copysign(1, number) < 0 else ""
+    return sign + ("nan" if math.isnan(number) else "inf")
+
+
+def _number(recorded: Any, kind: type) -> Any:
+    """The number again, of the type that is drawn: those of numpy are floats as well."""
+    if not isinstance(recorded, dict):
+        return kind(recorded)
+    if "int" in recorded:
+        return kind(int(recorded["int"], 0))
+    if "float" in recorded:
+        return kind(float(recorded["float"]))
+    real, imaginary = (_number(part, float) for part in recorded["complex"])
+    return kind(complex(real, imaginary))
 
 
 def _told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    return [str(value) for value in args] + [f"{name}={value}" for name, value in sorted(kwargs.items())]
+    return [_word(value) for value in args] + [f"{name}={_word(value)}" for name, value in sorted(kwargs.items())]
+
+
+def _word(value: Any) -> str:
+    return _digits(value) if type(value) is int else str(value)
 
 
 interceptor: Final = Random()

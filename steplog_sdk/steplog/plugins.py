@@ -26,6 +26,7 @@ What there is, from the least work to the most:
     settings, Settings        what `install()` has decided
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
     collecting                whether nothing may be written, because the garbage collector is at work
+    aside                     whether code runs beside the program's course, as a log formatter or a signal handler
     guard, log                a fault of the interceptor's own is logged and does not reach the program
 """
 
@@ -38,6 +39,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
 from steplog._kernel.paths import without
+from steplog._runtime.aside import aside
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
@@ -68,6 +70,7 @@ __all__ = [
     "Ticket",
     "Wrapper",
     "active",
+    "aside",
     "asked",
     "begin",
     "begin_async",

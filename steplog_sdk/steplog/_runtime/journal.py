@@ -6,6 +6,7 @@ collides at its next append and knows it. Nothing else than this module opens a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class Journal:
         state: the folded state, up to the newest event on disk. Read it under no lock for single steps only;
             `snapshot` gives a consistent copy.
         resumed: whether the log held events before it was opened.
+        pid: the process that opened it, which alone may write.
     """
 
     def __init__(self, store: Store, run_id: str, writer: Writer, state: RunState) -> None:
@@ -37,6 +39,7 @@ class Journal:
         self.store = store
         self.state = state
         self.resumed = state.seq >= 0
+        self.pid = os.getpid()
         chain = Chain(run_id, writer.view.events)
         chain.epoch += 1
         self._commit = Commit(run_id, writer, chain, state, store.bodies)

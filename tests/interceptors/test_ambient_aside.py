@@ -110,17 +110,25 @@ class Money:
 
 
 def test_a_codec_that_draws(home):
+    """Arguments are encoded each time, results only when they are new, and decoded only when they are not."""
+
     def write(money: Money) -> Any:
         assert draw_all()
         return money.cents
 
-    plugins.register_codec(Money, to=write, of=Money, name="test-money")
+    def read(cents: int) -> Money:
+        assert draw_all()
+        return Money(cents)
+
+    plugins.register_codec(Money, to=write, of=read, name="test-money")
+
+    @steplog.step
+    def pay(price: Money) -> int:
+        return price.cents
 
     def program() -> tuple[Any, int]:
         with steplog.run("r") as run:
-            cents = steplog.step("price", lambda: Money(5)).cents
-            steplog.step("pay", lambda: cents)
-        return run, cents
+            return run, pay(steplog.step("price", lambda: Money(5)))
 
     live, cents = program()
     again, cents_again = program()

@@ -42,6 +42,8 @@ _SECRET_HEADERS: Final = frozenset(
     "openai-organization openai-project anthropic-organization-id anthropic-workspace-id x-amz-security-token "
     "x-goog-api-key".split()
 )
+# A shorter word of such a header, such as "Bearer", names a scheme.
+_CREDENTIAL_LENGTH: Final = 8
 # They describe the bytes on the wire, and would contradict a body that is stored decoded.
 _ENCODING_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
@@ -128,13 +130,25 @@ def _is_exception(found: Any) -> bool:
     return isinstance(found, type) and issubclass(found, Exception)
 
 
-def failure(error: BaseException) -> dict[str, Any]:
-    """An exception as data."""
-    told: dict[str, Any] = {"module": type(error).__module__, "class": type(error).__qualname__, "message": str(error)}
+def failure(error: BaseException, request: Any = None) -> dict[str, Any]:
+    """An exception as data; without the credentials of the request that it may quote."""
+    message = str(error)
+    secrets = [] if request is None else _credentials_of(request)
+    plugins.conceal(error, secrets)
+    for secret in secrets:
+        message = message.replace(secret, "[redacted]")
+    told: dict[str, Any] = {"module": type(error).__module__, "class": type(error).__qualname__, "message": message}
     response = getattr(error, "response", None)
     if hasattr(response, "status_code") and hasattr(response, "extensions"):
         told["response"] = head(response, decoded=True)
     return told
+
+
+def _credentials_of(request: Any) -> list[str]:
+    """The values of a request's headers that are credentials by their names; the longest first."""
+    values = [value for name, value in request.headers.items() if name.lower() in _SECRET_HEADERS]
+    words = {word for value in values if isinstance(value, str) for word in (value.strip(), *value.split())}
+    return sorted((word for word in words if len(word) >= _CREDENTIAL_LENGTH), key=len, reverse=True)
 
 
 def head(response: Any, *, decoded: bool) -> Exchange:

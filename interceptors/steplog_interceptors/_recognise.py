@@ -62,9 +62,17 @@ INFERENCE: Final = re.compile(
 MODEL: Final = Sdk("", (0, 0), INFERENCE, changes_state)
 
 
-def is_model_call(request: Any) -> bool:
-    """Whether a request of either HTTP library is a call of a model."""
+def is_model_call(request: Any, *, named: bool = False) -> bool:
+    """Whether a request of either HTTP library is a call of a model.
+
+    Args:
+        request: the request.
+        named: the user named its host as one whose requests are steps. What it does there is then known for a model
+            call only by a path that nothing else has: a call of a model may be repeated, and another one must not be.
+    """
     path = request.url.path
+    if named:
+        return request.method.upper() == "POST" and _CERTAIN.search(path) is not None
     if _ENDING.search(path) is None:
         return False
     if _ANSWER.search(path):
@@ -97,14 +105,17 @@ _CREDENTIAL_HOSTS: Final = re.compile(
     re.VERBOSE,
 )
 _CREDENTIAL_PATHS: Final = re.compile(
-    r"""/(?:
-        oauth2?(?:/.*)? | o/(?:token|authorize) | (?:v\d+/)?token | authorize | introspect | revoke | jwks(?:\.json)?
-      | \.well-known/.* | openid-connect/.* | computeMetadata/.* | latest/(?:meta-data|api/token).*
-      | login | signin | sign-in | .*:generateAccessToken
+    r"""(?:
+        # The whole path, since the same words end the paths of business, too: /subscriptions/7/revoke.
+        ^(?:/v\d+)?/(?:token|authorize|introspect|revoke|jwks(?:\.json)?|login|signin|sign-in)
+      | /(?:oauth2?|openid-connect|auth|connect|o)(?:/[^/]+)*/(?:token|authorize|introspect|revoke|certs|keys)
+      | /oauth2?(?:/.*)? | /openid-connect/.*
+      | /\.well-known/.* | ^/computeMetadata/.* | ^/latest/(?:meta-data|api/token).* | :generateAccessToken
     )/?$""",
     re.VERBOSE | re.IGNORECASE,
 )
-_GRANT: Final = re.compile(rb"(?:^|[&{,\s\"])(?:grant_type|client_assertion|refresh_token)[\"=]")
+_GRANTS: Final = frozenset({"grant_type", "client_assertion", "refresh_token"})
+_GRANT: Final = re.compile(rb"(?:^|&)(?:grant_type|client_assertion|refresh_token)=")
 
 _TELEMETRY_HOSTS: Final = re.compile(
     r"""(?:^|\.)(?:
@@ -131,17 +142,38 @@ def must_pass(request: Any, pattern: str) -> bool:
     if "mcp-protocol-version" in request.headers or "mcp-session-id" in request.headers or _is_rpc(request):
         # The transport of an MCP session, whose calls are steps already; the rest of it belongs to the connection.
         return True
-    if _CREDENTIAL_HOSTS.search(host) or _CREDENTIAL_PATHS.search(path) or _TELEMETRY_PATHS.search(path):
+    if _CREDENTIAL_HOSTS.search(host) or _CREDENTIAL_PATHS.search(path):
         return True
-    if "*" in pattern and _TELEMETRY_HOSTS.search(host):
+    if "*" in pattern and (_TELEMETRY_HOSTS.search(host) or _TELEMETRY_PATHS.search(path)):
         return True
-    return _GRANT.search(getattr(request, "_content", b"")[:4096]) is not None
+    return (_TELEMETRY_PATHS.search(path) is not None and _is_telemetry(request)) or _asks_for_a_token(request)
+
+
+def _asks_for_a_token(request: Any) -> bool:
+    """Whether a body asks for a token, by a field of its own: a text may say the same words."""
+    if "urlencoded" in request.headers.get("content-type", ""):
+        return _GRANT.search(getattr(request, "_content", b"")) is not None
+    return not _GRANTS.isdisjoint(_body(request))
+
+
+def _is_telemetry(request: Any) -> bool:
+    """Whether a request to such a path is one: a service may have a resource called logs, and takes JSON for it."""
+    body = _body(request)
+    named_otherwise = re.search(r"/v1/(?:traces|metrics|logs)/?$", request.url.path) is None
+    return named_otherwise or not body or any(name.startswith("resource") for name in body)
+
+
+# The methods that open an MCP session or belong to one; other protocols on JSON-RPC have others.
+_MCP_METHOD: Final = re.compile(
+    r"(?:initialize|ping|(?:notifications|tools|resources|prompts|logging|completion|sampling|roots|elicitation)/.+)$"
+)
 
 
 def _is_rpc(request: Any) -> bool:
-    return "text/event-stream" in request.headers.get("accept", "") and b'"jsonrpc"' in getattr(
-        request, "_content", b""
-    )
+    if "text/event-stream" not in request.headers.get("accept", ""):
+        return False
+    body = _body(request)
+    return "jsonrpc" in body and _MCP_METHOD.match(str(body.get("method", ""))) is not None
 
 
 def pattern_for(url: Any, patterns: tuple[str, ...]) -> str | None:

@@ -75,7 +75,8 @@ class StreamRecord:
         self._wait = _FIRST_WAIT
         self._due = self._urgent = False
         encoding = headers.get("content-encoding", "")
-        self._mark = EndMark(headers.get("content-type", ""), encoding)
+        # The marks are those of model providers; what another service writes into its events is no end.
+        self._mark = EndMark(headers.get("content-type", "") if call.kind == "llm_call" else "", encoding)
         self._plain = encoding.strip().lower() in ("", "identity")
         self._events = self._plain and "event-stream" in headers.get("content-type", "").lower()
         # A job goes on when its stream breaks off, so only its own word is its end.

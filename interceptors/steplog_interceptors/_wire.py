@@ -118,10 +118,10 @@ def call_of(request: Any) -> LogicalCall | None:
     for sdk in marked:
         if sdk.owns(request):
             return LogicalCall(sdk, net=True)
-    if is_model_call(request):
-        return LogicalCall(MODEL, net=True)
     hosts = plugins.settings().http
     pattern = pattern_for(request.url, hosts) if hosts else None
+    if is_model_call(request, named=pattern is not None):
+        return LogicalCall(MODEL, net=True)
     return None if pattern is None or must_pass(request, pattern) else HttpCall()
 
 
@@ -367,11 +367,11 @@ class _Attempt:
             self._failed(error, 0.0)
             raise error
         if error is not None:
-            self.call.add({"error": failure(error) | {"before": "send"}}, self.name, 0.0)
+            self.call.add({"error": failure(error, self.request) | {"before": "send"}}, self.name, 0.0)
             raise Refused(error)
 
     def _failed(self, error: Exception, seconds: float) -> None:
-        exchange: Exchange = {"error": failure(error)}
+        exchange: Exchange = {"error": failure(error, self.request)}
         failed = getattr(error, "_request", None)
         if failed is not None and failed.url != self.request.url:
             exchange["led"] = True

@@ -165,7 +165,7 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
         response = original(session, request, **kwargs)
         content = response.content
     except Exception as error:
-        told = failure(error)
+        told = failure(error, request)
         if told["class"] in _UNSENT or _UNSENT_TEXT in told["message"]:
             told["before"] = "send"
         exchange: Exchange = {"error": told}

@@ -40,6 +40,7 @@ from typing import Final, Protocol, runtime_checkable
 from steplog._kernel.codec import register_codec
 from steplog._kernel.paths import without
 from steplog._runtime.aside import aside
+from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.pack import Body
@@ -75,6 +76,7 @@ __all__ = [
     "begin",
     "begin_async",
     "collecting",
+    "conceal",
     "foresee",
     "guard",
     "log",

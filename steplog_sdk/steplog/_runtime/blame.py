@@ -10,7 +10,7 @@ already reacted to that other failure, so it is replayed. Repeating it could rep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from steplog._kernel.fold import RunState, StepState, behind, is_settled
 
@@ -62,10 +62,27 @@ def _inside(step: str, outer: str, steps: Mapping[str, StepState]) -> bool:
     return scope == outer or not outer
 
 
+def conceal(error: BaseException, secrets: Sequence[str]) -> None:
+    """Note which credentials the text of an exception may quote, so that they are taken out wherever it is recorded.
+
+    What it was raised from, or while handling, may quote them as well.
+    """
+    seen: list[BaseException] = []
+    queue = [error] if secrets else []
+    while queue:
+        current = queue.pop()
+        if current not in seen:
+            seen.append(current)
+            current.__dict__["__steplog_secrets__"] = [*current.__dict__.get("__steplog_secrets__", ()), *secrets]
+            queue += [inner for inner in (current.__cause__, current.__context__) if inner is not None]
+
+
 def told(error: BaseException) -> dict[str, str]:
     """Class and message of an exception, as text that any log can hold."""
     try:
         message = str(error)
     except Exception as broken:  # noqa: BLE001  # an exception that cannot print itself is still a failure to record
         message = f"<its message raises {type(broken).__name__}>"
+    for secret in error.__dict__.get("__steplog_secrets__", ()):
+        message = message.replace(secret, "[redacted]")
     return {"type": type(error).__name__, "message": message[:2000].encode("utf-8", "backslashreplace").decode()}

@@ -95,8 +95,9 @@ def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: 
     if found is None:
         text = f"run {state.run_id} has no step {step}. See its steps: steplog show {state.run_id}"
         raise UnknownStep(text, run_id=state.run_id, step=step)
-    if how == "retry" and found.status == FAILED:
-        # A failure that the program has handled is returned for ever, unless a person says that it may be tried again.
+    if how in ("retry", "done") and found.status == FAILED:
+        # A failure that is returned for ever may be one of the answer alone: a person says that the step may be tried
+        # again, or that it has happened after all.
         return found
     if found.status == RUNNING and not claimed:
         # Under a process that has died, as a rule; one that lives does not let the run be taken.

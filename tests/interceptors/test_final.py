@@ -11,6 +11,8 @@ import pytest
 import requests
 
 import steplog
+from steplog._runtime.resolve import resolve
+from steplog.stores.files import FileStore
 from steplog.testing import LocalProvider
 from steplog.testing.provider import Hit, Reply
 from tests.interceptors.support import anthropic_client, openai_client, rate_limited
@@ -158,3 +160,14 @@ def test_a_credential_that_an_error_quotes_is_not_stored(named, home):
             client.post(provider.url + "/pay", headers={"x-api-key": secret + "\n"})
 
     assert not [path for path in home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_a_person_may_say_that_it_has_happened_after_all(named, home, events):
+    with LocalProvider(handler=in_turn(error(500), error(401))) as provider:
+        fails(batch, provider)
+        sent = len(provider.hits)
+        (step,) = {event["step"] for event in events() if event["type"] == "step.started"}
+        resolve(FileStore(home), "r", step, how="done", result={"id": "batch_9", "object": "batch"})
+        with steplog.run("r"):
+            assert batch(provider).id == "batch_9"
+        assert len(provider.hits) == sent

@@ -19,9 +19,17 @@ from typing import Any, Final
 from steplog import plugins
 from steplog_interceptors.ambient import OWN_AND_DATING, Functions, Source, note_installer
 
+# Where the clocks are set back an hour happens twice. ISO 8601 cannot say which of the two is meant.
+_SECOND_TIME: Final = " fold=1"
+
 
 def _naive(value: dt.datetime) -> str:
-    return value.replace(tzinfo=None).isoformat()
+    return value.replace(tzinfo=None).isoformat() + _SECOND_TIME * value.fold
+
+
+def _parsed(recorded: str) -> dt.datetime:
+    value = dt.datetime.fromisoformat(recorded.removesuffix(_SECOND_TIME))
+    return value.replace(fold=1) if recorded.endswith(_SECOND_TIME) else value
 
 
 class Clock:
@@ -168,8 +176,7 @@ class Clock:
 
 
 def _same(fresh: dt.datetime, recorded: str) -> Any:
-    value = dt.datetime.fromisoformat(recorded)
-    return fresh if _naive(fresh) == recorded else _of(type(fresh), value)
+    return fresh if _naive(fresh) == recorded else _of(type(fresh), _parsed(recorded))
 
 
 def _of(cls: Any, value: dt.datetime) -> Any:

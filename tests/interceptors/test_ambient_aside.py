@@ -1,4 +1,4 @@
-"""What is drawn beside the program's course is fresh: never recorded, never an error. And numbers come back exactly."""
+"""What is drawn beside the program's course is fresh: never recorded, never an error. And values come back exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 import steplog
 from steplog import plugins
 from steplog._runtime.commit import Commit
-from steplog_interceptors import ambient
+from steplog_interceptors import ambient, clock
 
 
 @pytest.fixture
@@ -308,3 +308,22 @@ def test_what_is_no_number_is_returned_and_a_warning_says_that_it_is_not_recorde
         assert isinstance(random.uniform(Vector(), 2), Vector)
     assert run.executed == 0
     assert "random.uniform gave a Vector, which is not recorded" in caplog.text
+
+
+def test_the_hour_that_happens_twice_comes_back_as_the_one_it_was(tmp_path):
+    drawn = [datetime(2025, 10, 26, 2, 30, fold=fold) for fold in (1, 0)]
+    left = [*drawn, datetime(2025, 10, 27), datetime(2025, 10, 27)]
+    real, now = vars(datetime)["now"], datetime.now
+    # steplog itself asks for the time in UTC.
+    clock._set(datetime, "now", classmethod(lambda _cls, tz=None: left.pop(0) if tz is None else now(tz)))
+    try:
+        steplog.install(home=tmp_path, durability="process", interceptors=[], also=["clock"])
+        for _ in range(2):
+            with steplog.run("r"):
+                found = [datetime.now(), datetime.now()]
+            assert [(value, value.fold) for value in found] == [(value, value.fold) for value in drawn]
+    finally:
+        steplog.uninstall()
+        clock._set(datetime, "now", real)
+    assert vars(datetime)["now"] is real
+    assert not left

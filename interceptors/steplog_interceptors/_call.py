@@ -17,6 +17,7 @@ from steplog_interceptors._derive import derive
 from steplog_interceptors._exchange import Exchange
 from steplog_interceptors._sdk import UNKNOWN, Sdk, parameters, target
 from steplog_interceptors._terminal import EndMark
+from steplog_interceptors._told import NO_EVENTS, as_events, reads_events
 
 
 class Refused(BaseException):
@@ -81,6 +82,7 @@ class LogicalCall:
         self._unserved: list[Exchange] = []
         self._last: Exchange | None = None
         self._job: dict[str, Any] | None = None
+        self._reads_events = False
         self.attaches = False
 
     @property
@@ -113,6 +115,7 @@ class LogicalCall:
         form = canonical(wire, self.ignored)
         # Attempts that differ in what does not count are the same request.
         self._first = digest(form) if self.ignored else None
+        self._reads_events = reads_events(request, form.json, stream=stream)
         self.attaches = self.sdk.jobs is not None and self.sdk.jobs.is_one(wire, form.json)
         call = plugins.Call(
             kind=self.kind,
@@ -159,7 +162,10 @@ class LogicalCall:
         return {"ignored": list(self.ignored)} if self.ignored else {}
 
     def settled_by_hand(self) -> Exchange | None:
-        """The answer that an operator gave for a step in doubt, which has no exchanges of its own."""
+        """The answer that an operator gave for a step in doubt, which has no exchanges of its own.
+
+        Raises Unreplayable where the program reads a stream and none can be made of it.
+        """
         data = self.recorded.data
         if "exchanges" in data:
             return None
@@ -169,13 +175,13 @@ class LogicalCall:
             kind = OutcomeUnknown if data.get("how") == "unknown" else StepFailed
             return {"error": {"module": kind.__module__, "class": kind.__qualname__, "message": message}}
         result = self.recorded.value("result")
-        events = self.sdk.jobs.told(result) if self.attaches and self.sdk.jobs is not None else None
-        if events is not None:
-            headers = [["content-type", "text/event-stream"]]
-            return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": events.decode()}}
-        headers = [["content-type", "application/json"]]
-        body = orjson.dumps(result).decode()
-        return {"status": 200, "http": "HTTP/1.1", "headers": headers, "body": {"text": body}}
+        media, body = "application/json", orjson.dumps(result).decode()
+        if self._reads_events:
+            told = as_events(result, self.sdk.jobs.told if self.sdk.jobs is not None else None)
+            if told is None:
+                raise self.recorded.unreturnable(NO_EVENTS)
+            media, body = "text/event-stream", told
+        return {"status": 200, "http": "HTTP/1.1", "headers": [["content-type", media]], "body": {"text": body}}
 
     def next_exchange(self, name: str | None) -> Exchange:
         """The recorded answer to an attempt. Raises DriftDetected (through the ticket) where there is none."""

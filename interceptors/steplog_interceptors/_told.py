@@ -1,12 +1,46 @@
-"""A response of the openai API as the events of a stream: a person gave the response, and the program reads events."""
+"""What a person gave as the result of a call, as the events of a stream where the program reads events.
+
+A response of the openai API is told as that API would tell it. For any other call the person gives the events.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _ENDS: Final = frozenset({"failed", "incomplete", "cancelled"})
+
+# What the run is stopped with where there is nothing to make events of.
+NO_EVENTS: Final = (
+    "the program reads a stream of events here, and a stream cannot be made of the JSON given. Use --retry or "
+    "--failed, or give --done the events themselves as one JSON string: '\"event: …\\ndata: {…}\\n\\n\"'."
+)
+
+
+def reads_events(request: Any, body: Any, *, stream: bool) -> bool:
+    """Whether the maker of a model call reads its answer as a stream of events.
+
+    Args:
+        request: of the HTTP client.
+        body: its JSON.
+        stream: whether the HTTP client was asked for an answer that is read as it comes.
+    """
+    if isinstance(body, dict) and body.get("stream") is True:
+        return True
+    # Bedrock, Vertex and Gemini say it in the path: `invoke-with-response-stream`, `:streamRawPredict`.
+    if "stream" in request.url.path.rpartition("/")[2].lower():
+        return True
+    # The generated SDKs let an answer stream for no other reason, unless their caller wants it raw.
+    return stream and "x-stainless-lang" in request.headers and "x-stainless-raw-response" not in request.headers
+
+
+def as_events(result: Any, tell: Callable[[Any], bytes | None] | None) -> str | None:
+    """The text of an event stream that tells of `result`, by `tell` or because it is one; None where it is none."""
+    if isinstance(result, str):
+        return f"{result.rstrip()}\n\n" if result.startswith(("event:", "data:")) else None
+    told = tell(result) if tell is not None else None
+    return None if told is None else told.decode()
 
 
 def as_stream(response: Any) -> bytes | None:

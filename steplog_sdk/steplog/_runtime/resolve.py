@@ -109,12 +109,14 @@ def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: 
 
 
 def in_doubt(step: StepState, bodies: BodyStore) -> bool:
-    """Whether an operator's word is needed: the outcome is unknown, or known but not returnable."""
+    """Whether an operator's word is needed: the outcome is unknown, known but not returnable, or given by a person."""
     if step.status in FINISHED:
         outcome = step.finished or {}
         noted = step.progressed if "progressed" in outcome else []
         lost = any(not bodies.has(name) for name in body_names([outcome, *noted]))
-        return lost or "unreplayable" in outcome or "redacted" in outcome
+        # A result given by hand may turn out to be of no use to the program; then another word takes its place.
+        by_hand = outcome.get("how") == "done"
+        return lost or by_hand or "unreplayable" in outcome or "redacted" in outcome
     return step.orphan
 
 

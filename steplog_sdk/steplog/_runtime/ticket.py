@@ -97,6 +97,10 @@ class Recorded:
         """Halt the run because this program cannot restore the result. Returns the interrupt, to be raised."""
         return self._recorder.halt(messages.undecodable(self._recorder.named, self._step, error))
 
+    def unreturnable(self, why: str) -> Interrupt:
+        """Halt the run: the result cannot be given in the form asked for. Returns the interrupt, to be raised."""
+        return self._recorder.halt(messages.unreplayable(self._recorder.named, self._step, why))
+
 
 class Earlier(Recorded):
     """What an earlier attempt learned of a job that goes on at the provider.

@@ -30,7 +30,7 @@ from steplog import plugins
 from steplog.errors import StepFailed
 from steplog.plugins import Body
 from steplog_interceptors._canonical import query_without_credentials
-from steplog_interceptors._secrets import mints, redact_answer
+from steplog_interceptors._secrets import mints, quoted_again, redact_answer
 
 Exchange = dict[str, Any]
 
@@ -88,6 +88,8 @@ class Library:
 
     def fail(self, error: dict[str, Any], request: Any) -> Exception:
         """Rebuild a recorded exception: the same class of this client's own library, or a builtin."""
+        path = request.url.raw_path.decode("ascii")
+        error = error | {"message": quoted_again(error["message"], str(request.url), path)}
         # A log can be replayed over the other library than it was written with.
         is_theirs = error["module"].partition(".")[0] in _LIBRARIES
         cls: Any = getattr(self.module, error["class"], None) if is_theirs else None
@@ -137,6 +139,7 @@ def failure(error: BaseException, request: Any = None) -> dict[str, Any]:
     plugins.conceal(error, secrets)
     for secret in secrets:
         message = message.replace(secret, "[redacted]")
+    message = plugins.scrub_urls(message)
     told: dict[str, Any] = {"module": type(error).__module__, "class": type(error).__qualname__, "message": message}
     response = getattr(error, "response", None)
     if hasattr(response, "status_code") and hasattr(response, "extensions"):

@@ -21,7 +21,7 @@ from steplog_interceptors._canonical import Canonical, Wire, canonical, read_wir
 from steplog_interceptors._exchange import Exchange
 from steplog_interceptors._modes import chosen
 from steplog_interceptors._sdk import Sdk
-from steplog_interceptors._secrets import REDACTED
+from steplog_interceptors._secrets import REDACTED, SECRET_SEGMENT
 
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _CHOOSING: Final = ("accept", "accept-language", "range")
@@ -35,8 +35,6 @@ _SECRET_FIELD: Final = re.compile(
 )
 # Segments that name one object: a number, a UUID, or anything long with a digit in it.
 _ID: Final = re.compile(r"\d+|(?=[^/]*\d)[^/]{8,}")
-# A segment that is no word and no id of small letters: a bot's token, the secret end of a webhook.
-_SECRET_SEGMENT: Final = re.compile(r"(?=[^/]*\d)(?=[^/]*[a-z])(?=[^/]*[A-Z])[A-Za-z0-9_:~-]{20,}")
 
 REST: Final = Sdk("", (0, 0), re.compile(r"(?!)"))
 
@@ -68,7 +66,7 @@ class HttpCall(LogicalCall):
         identity = {**form.identity, "query": query, "host": host, "headers": chosen}
         if _IDEMPOTENCY_KEY in request.headers:
             identity["key"] = request.headers[_IDEMPOTENCY_KEY]
-        path = "/".join(REDACTED if _SECRET_SEGMENT.fullmatch(part) else part for part in wire.path.split("/"))
+        path = "/".join(REDACTED if SECRET_SEGMENT.fullmatch(part) else part for part in wire.path.split("/"))
         kept = {"method": wire.method, "host": host, "path": path, "query": query, "headers": chosen, "stream": stream}
         more = {"content_type": wire.content_type, "redacted": form.redacted, "body": form.stored}
         more |= self._note_ignored()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from steplog import plugins
+
 REDACTED: Final = "[redacted]"
 
 _FIELDS: Final = frozenset(
@@ -45,6 +47,38 @@ def redact(tree: Any) -> list[str]:
     found: list[str] = []
     _redact(tree, "", found, held=False)
     return found
+
+
+def quoted_again(message: str, url: str, path: str) -> str:
+    """A recorded message of an exception with the request's own URL as it was before `plugins.scrub_urls`.
+
+    A program may give the text to a model, whose request must then be the recorded one.
+    """
+    for quoted in (url, f"url: {path}"):
+        message = message.replace(plugins.scrub_urls(quoted), quoted)
+    return message
+
+
+# A segment that is no word and no id of small letters: a bot's token, the secret end of a webhook.
+SECRET_SEGMENT: Final = re.compile(r"(?=[^/]*\d)(?=[^/]*[a-z])(?=[^/]*[A-Z])[A-Za-z0-9_:~-]{20,}")
+
+
+def hide_path(text: str, path: str) -> str:
+    """A URL that an answer leads to, without the credentials in the path of the request; `show_path` puts them back.
+
+    Others stay: the program goes on with this URL, and a long id in it is no secret.
+    """
+    for number, segment in enumerate(path.split("/")):
+        if SECRET_SEGMENT.fullmatch(segment):
+            text = text.replace(segment, f"[redacted:{number}]")
+    return text
+
+
+def show_path(text: str, path: str) -> str:
+    """Undo `hide_path`, for the same request."""
+    for number, segment in enumerate(path.split("/")):
+        text = text.replace(f"[redacted:{number}]", segment)
+    return text
 
 
 def mints(path: str) -> bool:

@@ -25,6 +25,7 @@ from steplog_interceptors._call import CURRENT, PASSING, LogicalCall
 from steplog_interceptors._canonical import query_without_credentials
 from steplog_interceptors._exchange import Exchange, failure, kept_headers, revived
 from steplog_interceptors._pieces import body_of
+from steplog_interceptors._secrets import hide_path, quoted_again, show_path
 from steplog_interceptors._wire import call_of
 
 _TICKET: Final = "_steplog_ticket"
@@ -177,28 +178,33 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
     finally:
         _HOPS.reset(hops_token)
         CURRENT.reset(token)
-    exchange = _head(response) | {"body": plugins.Body(content), "encoding": response.encoding}
+    exchange = _head(response, request) | {"body": plugins.Body(content), "encoding": response.encoding}
     response.raw = _raw(response, content if _is_streamed(session, kwargs) else b"")
     if response.history:
-        exchange["history"] = [_head(one) for one in response.history]
+        exchange["history"] = [_head(one, request) for one in response.history]
     call.add(exchange, None, time.perf_counter() - began)
     ticket.finish("failed" if response.status_code >= 400 else "done", call.detail(), waited=call.waited)
     return _answering(call, response, exchange)
 
 
-def _head(response: Any) -> Exchange:
+def _head(response: Any, request: Any) -> Exchange:
     dropped = _ENCODING if "content-encoding" in response.headers else frozenset()
-    pairs = list(kept_headers(response.headers.items()))
+    path = urlsplit(request.url).path
+    pairs = [[name, hide_path(value, path)] for name, value in kept_headers(response.headers.items())]
     told: Exchange = {
         "status": response.status_code,
         "reason": response.reason,
-        "url": query_without_credentials(response.url),
+        "url": _bare(response.url, request),
         "method": response.request.method,
         "headers": [pair for pair in pairs if pair[0].lower() not in dropped],
     }
     if dropped:
         told["coded"] = [pair for pair in pairs if pair[0].lower() in dropped]
     return told
+
+
+def _bare(url: str, request: Any) -> str:
+    return hide_path(query_without_credentials(url), urlsplit(request.url).path)
 
 
 def _answering(call: LogicalCall, response: Any, exchange: Exchange) -> Any:
@@ -229,14 +235,17 @@ def _response(exchange: Exchange, request: Any, body: bytes) -> Any:
     response = models.Response()
     response.status_code = exchange["status"]
     response.reason = exchange.get("reason")
-    response.url = exchange.get("url", request.url)
-    response.headers.update(dict([*exchange["headers"], *exchange.get("coded", ())]))
+    led = "url" in exchange and exchange["url"] != _bare(request.url, request)
+    path = urlsplit(request.url).path
+    response.url = show_path(exchange["url"], path) if led else request.url
+    pairs = [*exchange["headers"], *exchange.get("coded", ())]
+    response.headers.update({name: show_path(value, path) for name, value in pairs})
     response.encoding = exchange.get("encoding")
     response.elapsed = timedelta(milliseconds=exchange.get("ms", 0.0))
     response.request = request
-    if "url" in exchange and exchange.get("method") and exchange["url"] != query_without_credentials(request.url):
+    if led and exchange.get("method"):
         response.request = request.copy()
-        response.request.method, response.request.url = exchange["method"], exchange["url"]
+        response.request.method, response.request.url = exchange["method"], response.url
     response.raw = _raw(response, b"")
     response._content = body  # noqa: SLF001 - what `Response.content` itself sets
     response._content_consumed = True  # noqa: SLF001 - so that `iter_content` cuts pieces off it
@@ -278,6 +287,7 @@ def _raw(response: Any, body: bytes) -> Any:
 
 
 def _rebuilt(error: dict[str, Any], request: Any) -> Exception:
+    error = error | {"message": quoted_again(error["message"], request.url, request.path_url)}
     # Only what the program has already imported: a log must not be able to name a module to load.
     cls = getattr(sys.modules.get(error["module"]), error["class"], None)
     base: Any = sys.modules["requests.exceptions"]

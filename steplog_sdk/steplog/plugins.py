@@ -27,6 +27,7 @@ What there is, from the least work to the most:
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
     collecting                whether nothing may be written, because the garbage collector is at work
     aside                     whether code runs beside the program's course, as a log formatter or a signal handler
+    scrub_urls                a text without the credentials in the URLs that it quotes
     guard, log                a fault of the interceptor's own is logged and does not reach the program
 """
 
@@ -39,6 +40,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
 from steplog._kernel.paths import without
+from steplog._kernel.redact import scrub_urls
 from steplog._runtime.aside import aside
 from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting
@@ -87,6 +89,7 @@ __all__ = [
     "recording",
     "recording_items",
     "register_codec",
+    "scrub_urls",
     "settings",
     "without",
 ]

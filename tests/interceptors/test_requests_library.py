@@ -282,3 +282,58 @@ def test_outside_a_run_it_is_told_and_in_strict_mode_refused(home, caplog):
         with pytest.raises(NotInRun):
             requests.get(provider.url + "/a")
         assert len(provider.hits) == 1
+
+
+SECRET = "gw7f3a9c2e11d04b55"
+BOT = f"/bot99:AAzz{SECRET}QqWw"
+
+
+@pytest.mark.parametrize("path", [f"/x?api_key={SECRET}", BOT + "/send"])
+@pytest.mark.parametrize("how", ["refused", "dropped", "unreachable", "moved", "fine"])
+def test_no_url_is_stored_with_its_credentials(path, how, home, offline):
+    def answer(hit: Any) -> Reply:
+        if how == "moved" and not hit.path.startswith("/to"):
+            return Reply(307, {"location": "/to" + hit.path}, b"")
+        return Reply.json({}, 200 if how in ("moved", "fine") else 401)
+
+    def program() -> tuple[str, list[str]]:
+        with steplog.run("r"):
+            response = requests.get(provider.url + path)
+            past = [one.headers["location"] for one in response.history]
+            # A redirect to a URL with a credential in its query is recorded without it.
+            found = response.url.partition("?")[0] if past else response.url
+            response.raise_for_status()
+        return found, [location.partition("?")[0] for location in past]
+
+    def told() -> Any:
+        try:
+            return program()
+        except requests.RequestException as error:
+            return str(error)
+
+    with LocalProvider(handler=answer) as provider:
+        if how == "dropped":
+            provider.inject(Fault("drop"), Fault("drop"))
+        if how == "unreachable":
+            provider.close()
+        told()
+        kept = b"".join(file.read_bytes() for file in home.rglob("*") if file.is_file())
+        assert SECRET.encode() not in kept
+        if how in ("moved", "fine"):
+            offline(provider)
+            live = provider.url + path if how == "fine" else provider.url + "/to" + path.partition("?")[0]
+            assert told()[0] == live
+
+
+def test_the_message_of_an_exception_is_the_same_on_a_resume(home, offline):
+    def program() -> str:
+        with steplog.run("r"), pytest.raises(requests.ConnectionError) as caught:
+            requests.get(f"{closed.url}{BOT}/send?api_key={SECRET}")
+        return str(caught.value).partition("(Caused by")[0]
+
+    closed = LocalProvider(handler=service)
+    closed.close()
+    live = program()
+    assert SECRET + "QqWw/send?api_key=" + SECRET in live
+    assert program() == live
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in home.rglob("*") if file.is_file())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steplog._kernel.redact import PATTERNS, Pattern, Redactor
+from steplog._kernel.redact import PATTERNS, Pattern, Redactor, scrub_urls
 
 CASSETTES = pathlib.Path(__file__).parents[3] / "shared" / "cassettes"
 
@@ -243,3 +243,33 @@ def test_patterns_can_be_given():
     ours = Pattern("badge", b"badge-", re.compile(rb"badge-(?P<secret>\d+)"), lambda secret: secret != b"0")
     redactor = Redactor((*PATTERNS, ours))
     assert redactor.redact(b"badge-12 badge-0 badge-7") == (b"badge-[redacted:badge] badge-0 badge-[redacted:badge]", 2)
+
+
+URLS = {
+    "401 for url: https://a.example/x?api_key=s3cr3t&q=tea": "401 for url: https://a.example/x?api_key=[redacted]&q=tea",
+    "'https://a.example/x?q=1&X-Amz-Signature=ab12#end'": "'https://a.example/x?q=1&X-Amz-Signature=[redacted]#end'",
+    "(http://a/?sig=a%2Fb%3D) failed": "(http://a/?sig=[redacted]) failed",
+    "failed with url: /x?key=abc (Caused by": "failed with url: /x?key=[redacted] (Caused by",
+    "wss://a.example/?access_token=abc": "wss://a.example/?access_token=[redacted]",
+    "no answer from https://a.example/bot12:AAzz3a9c2e11d04b55Q/send": "no answer from https://a.example/[redacted]/send",
+    "url: /bot12:AAzz3a9c2e11d04b55Q": "url: /[redacted]",
+}
+NO_URL_SECRETS = [
+    "what does ?key=value mean, and token=abc?",
+    "https://a.example/search?q=api_key&max_tokens=30&sort=key&monkey=1&design=2&tokens=9",
+    "https://a.example/articles/how-to-keep-a-secret-in-2026?page=2",
+    "https://a.example/v1/threads/thread_abc123def456ghi789jkl0",
+    "https://a.example/runs/0b1f6a1e-7c3d-4d2a-9a55-3f1d2c4b5a69",
+    "File /srv/App12345678901234567890/x.py, line 3: key=1",
+]
+
+
+@pytest.mark.parametrize("text", URLS)
+def test_a_quoted_url_loses_its_credentials(text):
+    assert scrub_urls(text) == URLS[text]
+    assert scrub_urls(URLS[text]) == URLS[text]
+
+
+@pytest.mark.parametrize("text", NO_URL_SECRETS)
+def test_other_text_is_left_as_it_is(text):
+    assert scrub_urls(text) == text

@@ -138,6 +138,36 @@ PATTERNS: Final = (
 )
 """The rules that a `Redactor` has when none are given."""
 
+# A URL in a sentence; urllib3 names the path alone.
+_URL: Final = re.compile(r"(?:\b(?:https?|wss?)://|\burl: /)[^\s'\"<>]+")
+_PARAMETER: Final = re.compile(r"(?P<name>[?&][\w.%~-]+=)[^\s&#'\"<>()]+")
+_SECRET_PARAMETER: Final = re.compile(
+    r"[?&](?:key|sig|(?:[\w.%~]+[_.-]|x-amz-|x-goog-)?(?:api[_-]?key|access[_-]?key|secret|password|passwd|token"
+    r"|(?:access|auth|refresh|id|session)token|credential|signature))=",
+    re.IGNORECASE,
+)
+# A segment that is no word and no id of small letters: a bot's token, the secret end of a webhook.
+_SECRET_SEGMENT: Final = re.compile(
+    r"(?<=/)(?=[^/?#]*\d)(?=[^/?#]*[a-z])(?=[^/?#]*[A-Z])[A-Za-z0-9_:~-]{20,}(?![^/?#)\],.;])"
+)
+
+
+def scrub_urls(text: str) -> str:
+    """A text in which the URLs have no credentials in their query or path, as exceptions quote them.
+
+    Not for what a program gets back, such as a link that a model was given: it would be another link.
+    """
+    return _URL.sub(lambda match: _scrub_url(match[0]), text) if "/" in text else text
+
+
+def _scrub_url(url: str) -> str:
+    path, mark, query = url.partition("?")
+    query = _PARAMETER.sub(
+        lambda match: match["name"] + "[redacted]" if _SECRET_PARAMETER.fullmatch(match["name"]) else match[0],
+        mark + query,
+    )
+    return _SECRET_SEGMENT.sub("[redacted]", path) + query
+
 
 class Redactor:
     """Replaces secrets in bytes.

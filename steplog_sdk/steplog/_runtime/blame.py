@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from steplog._kernel.fold import RunState, StepState, behind, is_settled
+from steplog._kernel.redact import scrub_urls
 
 
 def blame(error: BaseException, step: str) -> None:
@@ -85,4 +86,5 @@ def told(error: BaseException) -> dict[str, str]:
         message = f"<its message raises {type(broken).__name__}>"
     for secret in error.__dict__.get("__steplog_secrets__", ()):
         message = message.replace(secret, "[redacted]")
+    message = scrub_urls(message)
     return {"type": type(error).__name__, "message": message[:2000].encode("utf-8", "backslashreplace").decode()}

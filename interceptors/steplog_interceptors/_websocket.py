@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from steplog import plugins
-from steplog.errors import NotInRun
+from steplog.errors import NotInRun, OutcomeUnknown, StepFailed
 from steplog.plugins import Patch, Patches
 from steplog_interceptors._canonical import is_secret_query
 from steplog_interceptors._exchange import failure, revived
@@ -173,6 +173,9 @@ class _Session:
             return
         error = ticket.recorded.data.get("error")
         if ticket.recorded.outcome == "failed" and error is not None:
+            if "how" in ticket.recorded.data:
+                kind = OutcomeUnknown if ticket.recorded.data["how"] == "unknown" else StepFailed
+                error = {"module": kind.__module__, "class": kind.__qualname__, "message": error["message"]}
             again = revived(error)
             ticket.replayed(again)
             raise again

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import steplog
-from steplog.errors import NotInRun, RunStopped, Unreplayable
+from steplog.errors import NotInRun, OutcomeUnknown, RunStopped, StepFailed, Unreplayable
 from steplog_interceptors import _websocket
 from tests.interceptors.support import RELEASES, openai_client, perform, settled
 
@@ -142,6 +142,25 @@ def resolve(home: Path, command: str) -> None:
     if "--home" not in words:
         words += ["--home", str(home)]
     subprocess.run([sys.executable, "-m", "steplog", *words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("how, error", [("--failed", StepFailed), ("--unknown", OutcomeUnknown)])
+def test_a_stop_offers_only_what_a_session_can_be_settled_with(how, error, home, echo):
+    session(echo, "realtime", asynchronous=False)
+    with pytest.raises(RunStopped) as stopped:
+        session(echo, "realtime", asynchronous=False)
+    assert not any("--done" in command for command in stopped.value.commands)
+    command = next(command for command in stopped.value.commands if how in command)
+    # A value cannot stand for it; saying so leaves the step to be settled.
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        resolve(home, command.partition(how)[0] + "--done {}")
+    assert b"--retry" in refused.value.stderr
+    resolve(home, command)
+    for _ in range(2):
+        with pytest.raises(StepFailed) as raised:
+            session(echo, "realtime", asynchronous=False)
+        assert type(raised.value) is error
+    assert len(echo.paths) == 1
 
 
 @both_colours

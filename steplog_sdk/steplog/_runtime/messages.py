@@ -60,7 +60,16 @@ def indeterminate(run: Named, step: StepState, detail: str = "") -> Indeterminat
 
 def unreplayable(run: Named, step: StepState, why: str) -> Unreplayable:
     """The interrupt for a step that happened and whose result, or error, cannot be returned again."""
-    done, retry, failed, _ = settle_commands(run, step.id)
+    done, retry, failed, unknown = settle_commands(run, step.id)
+    if step.target.startswith("websocket "):
+        message = (
+            f"run {run.run_id}: {describe(step)} was open, and cannot be given back: {why}\n"
+            f"Let it connect again, or say what the program is to be told:\n"
+            f"  {retry}        connect again\n"
+            f"  {failed}   it failed, with this message\n"
+            f"  {unknown}      nobody can tell; the program is told so"
+        )
+        return Unreplayable(message, run_id=run.run_id, step=step.id, commands=(retry, failed, unknown))
     if step.status == FAILED:
         error = (step.finished or {}).get("error") or {}
         told = ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))

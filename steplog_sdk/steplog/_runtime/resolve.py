@@ -95,6 +95,13 @@ def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: 
     if found is None:
         text = f"run {state.run_id} has no step {step}. See its steps: steplog show {state.run_id}"
         raise UnknownStep(text, run_id=state.run_id, step=step)
+    if how == "done" and is_session(found):
+        text = (
+            f"step {step} of run {state.run_id} is a websocket session: no JSON can stand for what passes over it.\n"
+            f"Let it connect again (--retry), or say that it failed (--failed MESSAGE) or that nobody can tell "
+            f"(--unknown)."
+        )
+        raise InvalidArgument(text, run_id=state.run_id, step=step)
     if how in ("retry", "done") and found.status == FAILED:
         # A failure that is returned for ever may be one of the answer alone: a person says that the step may be tried
         # again, or that it has happened after all.
@@ -106,6 +113,11 @@ def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: 
         text = f"step {step} of run {state.run_id} is {found.status}; there is nothing to settle."
         raise InvalidArgument(text, run_id=state.run_id, step=step)
     return found
+
+
+def is_session(step: StepState) -> bool:
+    """Whether a step is a connection that stays open, whose result is no value."""
+    return step.kind == "llm_call" and step.target.startswith("websocket ")
 
 
 def in_doubt(step: StepState, bodies: BodyStore) -> bool:

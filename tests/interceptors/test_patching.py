@@ -45,6 +45,9 @@ def methods() -> list[Any]:
 
 @pytest.fixture
 def interceptors() -> Any:
+    # Whatever another test of this process has left installed would keep the wire.
+    steplog.install(interceptors=None)
+    steplog.uninstall()
     yield
     openai.interceptor.uninstall()
     anthropic.interceptor.uninstall()

@@ -22,6 +22,8 @@ LEVELS: Final = 3
 _DEBUG_ONLY: Final = frozenset({"obj"})
 
 _SHOWN: Final = 1000
+# Credentials that the text of an exception may quote: noted on it so that they are taken out, and never recorded.
+SECRETS: Final = "__steplog_secrets__"
 _UNSET: Final = object()
 
 
@@ -153,7 +155,7 @@ def _attributes(exc: BaseException) -> Iterator[tuple[str, Any]]:
         item = getattr(exc, name, _UNSET)
         if item is not getattr(bare, name, _UNSET) and _settable(bare, name, item):
             yield name, item
-    yield from list(exc.__dict__.items())
+    yield from ((name, item) for name, item in list(exc.__dict__.items()) if name != SECRETS)
 
 
 def _members(cls: type) -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from steplog._kernel.codec_errors import SECRETS
 from steplog._kernel.fold import RunState, StepState, behind, is_settled
 from steplog._kernel.redact import scrub_urls
 
@@ -74,7 +75,7 @@ def conceal(error: BaseException, secrets: Sequence[str]) -> None:
         current = queue.pop()
         if current not in seen:
             seen.append(current)
-            current.__dict__["__steplog_secrets__"] = [*current.__dict__.get("__steplog_secrets__", ()), *secrets]
+            current.__dict__[SECRETS] = [*current.__dict__.get(SECRETS, ()), *secrets]
             queue += [inner for inner in (current.__cause__, current.__context__) if inner is not None]
 
 
@@ -84,7 +85,7 @@ def told(error: BaseException) -> dict[str, str]:
         message = str(error)
     except Exception as broken:  # noqa: BLE001  # an exception that cannot print itself is still a failure to record
         message = f"<its message raises {type(broken).__name__}>"
-    for secret in error.__dict__.get("__steplog_secrets__", ()):
+    for secret in error.__dict__.get(SECRETS, ()):
         message = message.replace(secret, "[redacted]")
     message = scrub_urls(message)
     return {"type": type(error).__name__, "message": message[:2000].encode("utf-8", "backslashreplace").decode()}

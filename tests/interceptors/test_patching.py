@@ -45,9 +45,8 @@ def methods() -> list[Any]:
 
 @pytest.fixture
 def interceptors() -> Any:
-    # Whatever another test of this process has left installed would keep the wire.
-    steplog.install(interceptors=None)
-    steplog.uninstall()
+    for user in sorted(SHARED._users):
+        SHARED.release(user)  # what another test of this process has left installed would keep the wire
     yield
     openai.interceptor.uninstall()
     anthropic.interceptor.uninstall()

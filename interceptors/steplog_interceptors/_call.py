@@ -228,7 +228,7 @@ class LogicalCall:
 
         Args:
             error: what the caller is about to see.
-            exchange: the answer that it comes from; the last one by default.
+            exchange: the answer that it comes from; by default all of them, since any may have had its effect.
         """
         exchanges = self.exchanges if exchange is None else [exchange]
         return None if self._may_have_happened(exchanges) else error

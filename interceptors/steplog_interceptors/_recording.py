@@ -307,15 +307,6 @@ def _behind(data: bytes, mark: bytes) -> int:
     return 0 if found < 0 else found + len(mark)
 
 
-def interrupted() -> bool:
-    """Whether the code that is executing runs because of an interruption, not because its reader has had enough."""
-    error = sys.exception()
-    while isinstance(error, GeneratorExit):
-        # A generator that is closed while an exception passes has that exception as the context of its own.
-        error = error.__context__
-    return error is not None and not isinstance(error, Exception)
-
-
 def blame(call: LogicalCall) -> None:
     """Lay the exception that is passing here, if any, on the call's step: a run that it ends will retry that step."""
     error = sys.exception()

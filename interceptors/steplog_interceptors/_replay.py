@@ -6,10 +6,11 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from steplog.plugins import interrupted
 from steplog_interceptors._call import LogicalCall
 from steplog_interceptors._exchange import Exchange, Library
 from steplog_interceptors._pieces import chunks_of, length_of
-from steplog_interceptors._recording import blame, interrupted
+from steplog_interceptors._recording import blame
 
 
 def end_of(call: LogicalCall, library: Library, exchange: Exchange, request: Any) -> None:

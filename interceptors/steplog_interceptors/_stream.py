@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from steplog.plugins import collecting
-from steplog_interceptors._recording import StreamRecord, interrupted
+from steplog.plugins import collecting, interrupted
+from steplog_interceptors._recording import StreamRecord
 
 
 class _Tee:

@@ -45,6 +45,7 @@ from steplog._runtime.aside import aside
 from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
+from steplog._runtime.items import interrupted
 from steplog._runtime.pack import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
 from steplog._runtime.record import (
@@ -81,6 +82,7 @@ __all__ = [
     "conceal",
     "foresee",
     "guard",
+    "interrupted",
     "log",
     "record",
     "record_async",

@@ -11,11 +11,12 @@ ROWS := oldest httpx httpx2
 # What a row runs; docs/sdk-versions.md says what `make test` takes of it.
 ROW_TESTS := tests/interceptors tests/matrix
 
-.PHONY: help demo test test-matrix test-sdk-suites test-coexistence test-frameworks lint bench clean
+.PHONY: help demo test test-nightly test-matrix test-sdk-suites test-coexistence test-frameworks lint bench clean
 
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
 	@echo 'make test    every check that a change has to pass'
+	@echo 'make test-nightly   what takes longer: more examples of each model, more kills, larger values; an hour'
 	@echo 'make test-matrix   the interceptors on every pair of SDK releases that is supported'
 	@echo 'make test-row-NAME   on one pair: $(ROWS) newest'
 	@echo 'make test-frameworks   agents of every supported framework, killed everywhere; writes docs/frameworks.md'
@@ -31,6 +32,10 @@ demo: $(READY)
 test: lint test-row-oldest
 	$(BIN)/python -m tests.frameworks.build light
 	$(BIN)/python -m pytest -n 2
+
+# Everything that takes minutes, and every test with generated examples, with many more of them and never the same.
+test-nightly: $(READY)
+	env -u CI $(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly -m 'nightly or hypothesis'
 
 test-matrix: $(ROWS:%=test-row-%) test-row-newest
 

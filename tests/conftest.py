@@ -16,6 +16,7 @@ from tests.support.recorded import OWN
 # A deadline would measure the machine, not the code; on a build machine the same examples are tried every time.
 hypothesis.settings.register_profile("steplog", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "steplog")
 
 _SETTINGS = ("OPENAI_", "ANTHROPIC_", "AZURE_OPENAI_", "STEPLOG_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

@@ -22,6 +22,7 @@ README = (ROOT / "README.md").read_text()
 FORMAT = (ROOT / "docs/log-format.md").read_text()
 GUIDE = (ROOT / "docs/guide.md").read_text()
 GUARANTEES = (ROOT / "docs/guarantees.md").read_text()
+FAULTS = (ROOT / "docs/faults.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -113,9 +114,39 @@ def test_every_promise_names_tests_that_exist(promise):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", section.group())
     assert named
     for file, test in named:
-        tree = ast.parse((ROOT / file).read_text())
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        assert test in {node.name for node in ast.walk(tree) if isinstance(node, functions)}, f"{file}::{test}"
+        assert test in functions_of(file), f"{file}::{test}"
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of each row of a table, without its head."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_every_fault_that_was_found_has_a_command_that_reproduces_it():
+    table = FAULTS[FAULTS.index("| fault |") :].partition("\n\n")[0]
+    found = rows(table)
+    assert found
+    for fault, how, command, where in found:
+        assert fault
+        assert how
+        file, test = re.fullmatch(r"`pytest (?:-m nightly )?(tests/[\w/]+\.py)::(\w+)`", command).groups()
+        node = functions_of(file)[test]
+        marked = "pytest.mark.nightly" in {ast.unparse(decorator) for decorator in node.decorator_list}
+        assert (where, "-m nightly" in command) == (("nightly", True) if marked else ("every run", False)), command
+
+
+def functions_of(file: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    tree = ast.parse((ROOT / file).read_text())
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+def test_every_target_of_make_is_in_its_help():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE).group(1).split()
+    helped = set(re.findall(r"@echo 'make ([\w-]+)", makefile))
+
+    assert {*targets} - {"help"} == helped - {"test-row-NAME"}
 
 
 def test_every_interceptor_is_documented():

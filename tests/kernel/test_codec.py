@@ -29,10 +29,11 @@ from tests.kernel.strategies import (
     stored,
     through,
 )
+from tests.support.examples import examples
 
 
 @given(VALUES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_value_comes_back_as_it_was(value):
     tree = encode(value)
     read = stored(tree)

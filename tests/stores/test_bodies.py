@@ -22,6 +22,7 @@ from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import LEAST, MOST, cuts, prefixes
 from steplog.testing import FaultyFS
 from steplog.testing.contract import in_child, named
+from tests.support.examples import examples
 from tests.support.processes import environment
 
 WORDS = (
@@ -83,7 +84,7 @@ class TestChunks:
         assert list(cuts(b"{" + b"x" * MOST * 2))[:2] == [MOST, 2 * MOST]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(
     st.lists(
         st.one_of(st.binary(max_size=5000), st.integers(0, 20).map(lambda n: b"".join(conversation(n)))), max_size=5

@@ -23,7 +23,7 @@ help:
 	@echo 'make test-sdk-suites   the SDKs own tests, with steplog installed; an hour'
 	@echo 'make test-coexistence   beside other tools that put themselves into the same SDKs'
 	@echo 'make lint    the checks that run no test'
-	@echo 'make bench   the figures'
+	@echo 'make bench   the figures, beside other systems; writes docs/benchmarks.md'
 	@echo 'make clean   remove what these targets made'
 
 demo: $(READY)
@@ -60,8 +60,8 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)
-	$(BIN)/python bench/run.py
+bench: $(READY) .venv-peers/ready
+	$(BIN)/python bench/run.py $(PARTS)
 
 clean:
 	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -78,6 +78,13 @@ $(READY): pyproject.toml constraints.txt
 	$(python-is-there)
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r $< -e .
+	@touch $@
+
+# The systems that the benchmark compares with. steplog itself is measured in `.venv`.
+.venv-peers/ready: bench/peers/requirements.txt
+	$(python-is-there)
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # Made by a pattern, so make would take the stamps for scraps and remove them.

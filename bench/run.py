@@ -1,11 +1,14 @@
-"""What a recorded step costs, as ratios to the raw append and sync that no durable log can avoid.
+"""What a recorded step costs, as ratios to the raw append and sync that no durable log can avoid, and beside peers.
 
 Everything is taken in one run on one disk, because machines differ and are noisy; compare ratios, not microseconds.
-Writes `bench/results.json`.
+Prints the figures, writes `bench/results.json` and, when all of them were taken, `docs/benchmarks.md`.
+
+    python bench/run.py [PART...]    only these parts: steps, processes, chat, streams, compare
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -19,47 +22,43 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import chat, processes, steps, streams
+from bench import page
+from bench.figures import FIGURES
 
 RESULTS = Path(__file__).with_name("results.json")
-
-# DESIGN targets; None where this release only reports the figure.
-TARGETS = {
-    "record_safe_ratio": 1.5,
-    "record_unsafe_ratio": 2.8,
-    "gather_ratio": 0.45,
-    "threads_ratio": 0.45,
-    "record_process_us": 40.0,
-    "replay_us_per_step_10000": 15.0,
-    "resume_process_s": 0.2,
-    "open_100000_s": 1.0,
-    "import_ms": 30.0,
-    "disk_bytes_per_payload_byte": 1.3,
-    "chat_200_mb": 0.5,
-    "first_chunk_ms": 1.0,
-}
+PARTS = ("steps", "processes", "chat", "streams", "compare")
 
 
-def main() -> None:
+def main(chosen: list[str]) -> None:
     """Measure, print and save."""
+    unknown = sorted(set(chosen) - set(PARTS))
+    if unknown:
+        sys.exit(f"no such part: {', '.join(unknown)}. The parts are {', '.join(PARTS)}.")
+    results: dict[str, float] = {}
     folder = Path(tempfile.mkdtemp(prefix="steplog-bench-", dir=os.environ.get("BENCH_DIR")))
     try:
-        results = {
-            **steps.measure(folder),
-            **processes.measure(folder),
-            **chat.measure(folder),
-            **streams.measure(folder),
-        }
+        for part in chosen or PARTS:
+            results |= importlib.import_module(f"bench.{part}").measure(folder)
     finally:
         shutil.rmtree(folder)
     RESULTS.write_text(json.dumps({"python": platform.python_version(), **results}, indent=1) + "\n")
+    if not chosen:
+        page.PAGE.write_text(page.render(results))
+    _show(results)
+
+
+def _show(results: dict[str, float]) -> None:
+    figures = {figure.name: figure for figure in FIGURES}
     table = Table("figure", "measured", "target", title="steplog")
     for name, value in results.items():
-        target = TARGETS.get(name)
-        verdict = "" if target is None else f"<= {target:g}" + ("" if value <= target else "  missed")
+        figure = figures.get(name)
+        verdict = ""
+        if figure is not None and figure.target is not None:
+            sign = ">=" if figure.unit == "times" else "<="
+            verdict = f"{sign} {figure.target:g}" + ("  missed" if figure.missed(value) else "")
         table.add_row(name, f"{value:,.3f}", verdict)
     Console(width=90).print(table)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

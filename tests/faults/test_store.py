@@ -15,77 +15,24 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from steplog._kernel.line import Chain, scan
-from steplog.errors import Corrupt, StoreError
+from steplog._kernel.line import Chain
+from steplog.errors import StoreError
 from steplog.stores.files import FileStore
-from steplog.testing import FaultyFS, PowerFailure
+from steplog.testing import FaultyFS
 from steplog.testing.contract import fill, sealed
-from steplog.testing.faults import PAGE
+from tests.faults.scenario import BATCHES, Scenario, repetitions
 from tests.support.processes import environment
-
-BATCHES = (1, 3, 1, 2, 4)
-
-
-class Scenario:
-    """Opens a run, appends batches, closes it; remembers what was acknowledged and what was under way."""
-
-    def __init__(self, home, fs, *, pad=0, durability="durable"):
-        self.store = FileStore(home, durability=durability, fs=fs)
-        self.pad = b'{"pad":"' + b"x" * pad + b'"}'
-        self.acknowledged: list[bytes] = []
-        self.tried: list[bytes] = []
-        self.errors: list[StoreError] = []
-
-    def run(self, batches=BATCHES):
-        writer = self._attempt(lambda: self.store.open("r"))
-        if writer is None:
-            return
-        chain = Chain("r", writer.view.events)
-        for size in batches:
-            mark = chain.mark()
-            lines = [chain.seal("t", None, "", self.pad) for _ in range(size)]
-            # Lines depend on their place alone, so the longest batch begins with what any other would have written.
-            self.tried = max(self.tried, self.acknowledged + lines, key=len)
-            if self._attempt(lambda first=mark.seq, lines=lines: writer.append(lines, first, sync=True) or True):
-                self.acknowledged = self.acknowledged + lines
-            else:
-                chain.rewind(mark)
-        self._attempt(writer.close)
-
-    def _attempt(self, action):
-        try:
-            return action()
-        except StoreError as error:
-            self.errors.append(error)
-            return None
-
-    def check(self):
-        """Open the run with a healthy file system, check the invariants, and go on with it."""
-        assert all(error.run_id == "r" and error.errno for error in self.errors)
-        store = FileStore(self.store.home)
-        writer = store.open("r")
-        left = Path(store.path_of("r")).read_bytes().splitlines(keepends=True)
-        assert left[: len(self.acknowledged)] == self.acknowledged, "an acknowledged event was lost"
-        assert left == self.tried[: len(left)], "something else than the batch under way is in the log"
-        fill(writer, Chain("r", writer.view.events))
-        writer.close()
-        assert len(store.read("r").events) == len(left) + 1
 
 
 @pytest.fixture
 def homes(tmp_path):
     """A new home for each repetition."""
     return (tmp_path / f"home-{number}" for number in count())
-
-
-def repetitions():
-    """Count 1, 2, 3 … ; the caller breaks when its fault is no longer reached."""
-    return range(1, 10_000)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -217,80 +164,6 @@ def test_any_call_may_fail(homes, code, persistent):
         Path(scenario.store.path_of("r")).parent.mkdir(parents=True, exist_ok=True)
         scenario.check()
     assert nth > 30
-
-
-def test_power_may_fail_before_any_call(homes):
-    """At level durable every acknowledged event survives, whatever unsynced pages and names happened to be kept."""
-    for nth in repetitions():
-        fs = FaultyFS()
-        home = next(homes)
-        scenario = Scenario(home, fs, pad=PAGE // 2)
-        fs.stop(nth=nth)
-        try:
-            scenario.run(BATCHES[:2])
-        except PowerFailure:
-            pass
-        else:
-            break
-        shutil.copytree(home, f"{home}-left", dirs_exist_ok=True) if home.exists() else Path(f"{home}-left").mkdir()
-        pages = sorted(pages_of(scenario.store, scenario.acknowledged, scenario.tried))
-        for kept in product([False, True], repeat=len(pages)):
-            for keep_name, grow in product([False, True], repeat=2):
-                shutil.rmtree(home, ignore_errors=True)
-                shutil.copytree(f"{home}-left", home)
-                wanted = {page for page, keep in zip(pages, kept, strict=True) if keep}
-                fs.lose_power(
-                    keep_page=lambda _path, page, wanted=wanted: page in wanted,
-                    keep_name=lambda _path, keep=keep_name: keep,
-                    grow=grow,
-                )
-                check_after_power_loss(scenario, wanted, pages)
-        release(scenario)
-    assert nth > 20
-
-
-def pages_of(store, acknowledged, tried):
-    first, last = len(b"".join(acknowledged)), len(b"".join(tried))
-    return range(first // PAGE, (last + PAGE - 1) // PAGE) if last > first else range(0)
-
-
-def check_after_power_loss(scenario, wanted, pages):
-    lost = [page for page in pages if page not in wanted]
-    if not lost or max(wanted, default=-1) < min(lost):
-        scenario.check()
-        return
-    try:
-        scenario.check()
-    except Corrupt as error:
-        # A later page of the batch under way was kept without an earlier one, and holds a whole line: what may have
-        # been acknowledged is never cut, so this is for a person to decide. Nothing acknowledged is behind the damage.
-        refused = error
-    else:
-        return
-    assert (refused.last_good_seq if refused.last_good_seq is not None else -1) + 1 >= len(scenario.acknowledged)
-
-
-def release(scenario):
-    """A machine without power holds no locks; this process still does."""
-    from steplog.stores import lock
-
-    for held in list(lock._registry.held.values()):
-        if held.path.startswith(scenario.store.home):
-            del lock._registry.held[held.identity]
-            held.abandon()
-
-
-def test_at_level_process_power_loss_leaves_a_chain(homes):
-    for tail in range(0, 2 * PAGE, 500):
-        fs = FaultyFS()
-        scenario = Scenario(next(homes), fs, pad=700, durability="process")
-        scenario.run()
-        log = Path(scenario.store.path_of("r"))
-        whole = log.read_bytes()
-        log.write_bytes(whole[:tail] + bytes(len(whole) - tail))
-        view = FileStore(scenario.store.home).read("r")
-        assert view.events == scan(b"".join(scenario.acknowledged), "r").events[: len(view.events)]
-        FileStore(scenario.store.home).open("r").close()
 
 
 APPEND = """

@@ -82,6 +82,14 @@ class FS:
         os.mkdir(path, DIR_MODE)
         os.chmod(path, DIR_MODE)
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a file a name that another one may have had; whoever opens it gets the one or the other, whole."""
+        os.replace(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name, which must be free."""
+        os.link(old, new)
+
     def stat(self, path: str) -> os.stat_result:
         """Describe what a path names now."""
         return os.stat(path)

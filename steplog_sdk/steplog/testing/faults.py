@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import errno as errors
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from steplog.stores.fs import FS
+from steplog.testing._power import PAGE, Disk
 
-PAGE: Final = 4096
+__all__ = ["PAGE", "Call", "FaultyFS", "PowerFailure"]
 
 
 class Call(NamedTuple):
@@ -62,8 +62,7 @@ class FaultyFS(FS):
         self._faults: list[_Fault] = []
         self._counts: dict[int, int] = {}
         self._paths: dict[int, str] = {}
-        self._synced: dict[str, bytes] = {}
-        self._new_names: set[str] = set()
+        self._disk = Disk()
 
     def fail(self, operation: str = "*", *, nth: int = 1, errno: int = errors.EIO, persistent: bool = False) -> None:
         """Make a call fail.
@@ -102,32 +101,33 @@ class FaultyFS(FS):
     ) -> None:
         """Leave on disk what a loss of power would: what was synced, and of the rest whatever is chosen.
 
+        It may be called again for the same loss of power, with another choice.
+
         Args:
             keep_page: which pages of unsynced changes happened to be written; asked with path and page number.
-            keep_name: which new names in unsynced directories happened to be.
+            keep_name: which names in unsynced directories happened to be written: new ones, and ones that lead to
+                another file since.
             grow: whether file lengths were written although the bytes were not; those read as zeros.
         """
-        for path in sorted(self._new_names):
-            if not keep_name(path):
-                _remove(Path(path))
-        for path, synced in self._synced.items():
-            if Path(path).exists():
-                _rewrite(Path(path), synced, lambda page, path=path: keep_page(path, page), grow=grow)  # type: ignore[misc]
+        self._disk.crash(keep_page, keep_name, grow=grow)
+
+    def unsynced(self) -> tuple[list[tuple[str, int]], list[str]]:
+        """The pages (path and number) and the names that a loss of power now may keep or lose, each for itself."""
+        return self._disk.unsynced_pages(), self._disk.unsynced_names()
 
     def open(self, path: str, flags: int) -> int:
         self._reach("open", path)
         fd = super().open(path, flags)
         self._paths[fd] = path
-        if path not in self._synced and Path(path).is_file():
-            self._synced[path] = Path(path).read_bytes()
+        if Path(path).is_file():
+            self._disk.found(path)
         return fd
 
     def create(self, path: str, flags: int) -> int:
         self._reach("create", path)
         fd = super().create(path, flags)
         self._paths[fd] = path
-        self._new_names.add(path)
-        self._synced[path] = b""
+        self._disk.made(path)
         return fd
 
     def close(self, fd: int) -> None:
@@ -140,27 +140,40 @@ class FaultyFS(FS):
 
     def write(self, fd: int, data: bytes) -> int:
         fault = self._reach("write", self._paths[fd])
-        return super().write(fd, data if fault is None else data[: fault.keep])
+        written = super().write(fd, data if fault is None else data[: fault.keep])
+        self._disk.changed(self._paths[fd])
+        return written
 
     def truncate(self, fd: int, size: int) -> None:
         self._reach("truncate", self._paths[fd])
         super().truncate(fd, size)
+        self._disk.changed(self._paths[fd])
 
     def sync(self, fd: int) -> None:
         path = self._paths[fd]
         self._reach("sync", path)
         super().sync(fd)
-        self._synced[path] = Path(path).read_bytes()
+        self._disk.synced(path)
 
     def sync_dir(self, path: str) -> None:
         self._reach("sync_dir", path)
         super().sync_dir(path)
-        self._new_names -= {name for name in self._new_names if str(Path(name).parent) == path}
+        self._disk.synced_names(path)
 
     def mkdir(self, path: str) -> None:
         self._reach("mkdir", path)
         super().mkdir(path)
-        self._new_names.add(path)
+        self._disk.made(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._reach("rename", new)
+        super().rename(old, new)
+        self._disk.named(new, old, moved=True)
+
+    def link(self, old: str, new: str) -> None:
+        self._reach("link", new)
+        super().link(old, new)
+        self._disk.named(new, old, moved=False)
 
     def stat(self, path: str) -> os.stat_result:
         self._reach("stat", path)
@@ -202,23 +215,3 @@ class FaultyFS(FS):
             self._off = isinstance(fault.error, PowerFailure)
             raise fault.error
         return None
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _rewrite(path: Path, synced: bytes, keep_page: Callable[[int], bool], *, grow: bool) -> None:
-    current = path.read_bytes()
-    left = bytearray(synced)
-    if grow and len(current) > len(left):
-        left.extend(bytes(len(current) - len(left)))
-    for start in range(0, len(current), PAGE):
-        page = current[start : start + PAGE]
-        if page != synced[start : start + PAGE] and keep_page(start // PAGE):
-            left.extend(bytes(max(0, start + len(page) - len(left))))
-            left[start : start + len(page)] = page
-    path.write_bytes(left)

@@ -97,8 +97,7 @@ def step_status(step: StepState, *, live: bool) -> str:
         return IN_DOUBT
     if (step.status == RUNNING and not live) or (step.status == PENDING and step.orphan):
         return TO_REPEAT
-    outcome = step.finished or {}
-    if step.status in FINISHED and ("unreplayable" in outcome or "redacted" in outcome) and step.mode != "safe":
+    if step.status in FINISHED and step.lost and step.mode != "safe":
         return LOST
     return step.status
 

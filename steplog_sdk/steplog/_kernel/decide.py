@@ -133,8 +133,8 @@ def _ask_the_same(state: RunState, one: str, other: str) -> bool:
     return _request(state.steps[one]) == _request(state.steps[other])
 
 
-def _request(step: StepState) -> tuple[str, str, str, str | None]:
-    return step.scope, step.kind, step.target, step.started.get("args_hash")
+def _request(step: StepState) -> tuple[str, str, str, str]:
+    return step.scope, step.kind, step.target, step.args_hash
 
 
 def _decide(state: RunState, seen: Collection[str], effect: Effect, on_drift: str) -> Decision:
@@ -165,21 +165,13 @@ def owed_by(state: RunState) -> dict[str, None]:
 
 def inside(state: RunState, scope: str) -> list[StepState]:
     """All steps inside a step, at any depth."""
-    found: list[StepState] = []
-    scopes = {scope}
-    for step in state.steps.values():
-        # An inner step starts after its outer one, so one pass in recorded order sees every depth.
-        if step.scope in scopes:
-            scopes.add(step.id)
-            found.append(step)
-    return found
+    return state.within(scope)
 
 
 def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
     if step.status == FAILED and step.id in state.retry and not state.completed_once:
         return Proceed(step.attempt + 1, attach=_attaches(step, effect))
-    outcome = step.finished or {}
-    if "unreplayable" in outcome or "redacted" in outcome:
+    if step.lost:
         if step.mode == "safe" and effect.mode == "safe" and not state.completed_once:
             return Proceed(step.attempt + 1)
         return Halt("unreplayable", step)

@@ -11,135 +11,44 @@ one that may not be repeated comes back as `indeterminate`. Nothing here reads `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
+from steplog._kernel.state import (
+    DONE,
+    FAILED,
+    FINISHED,
+    INDETERMINATE,
+    PENDING,
+    RUNNING,
+    Kept,
+    RunState,
+    StepState,
+)
 
-PENDING: Final = "pending"
-RUNNING: Final = "running"
-DONE: Final = "done"
-FAILED: Final = "failed"
-INDETERMINATE: Final = "indeterminate"
-
-FINISHED: Final = frozenset({DONE, FAILED})
+__all__ = [
+    "CLOSED_OUTCOMES",
+    "DONE",
+    "FAILED",
+    "FINISHED",
+    "INDETERMINATE",
+    "PENDING",
+    "REPEATABLE",
+    "RUNNING",
+    "RunState",
+    "StepState",
+    "apply",
+    "behind",
+    "fold",
+    "is_settled",
+]
 
 # An orphan in any other mode, also in one that a later release has added, is in doubt.
 REPEATABLE: Final = frozenset({"safe", "keyed", "verify"})
 
 # A run in one of these replays whole; anything new in it is drift. A failed or suspended run goes on instead.
 CLOSED_OUTCOMES: Final = frozenset({"completed", "escalated", "cancelled"})
-
-
-@dataclass(slots=True)
-class StepState:
-    """What the log says of one step.
-
-    Attributes:
-        id: the step id.
-        kind: llm_call, tool_call or local.
-        target: model id, tool name or local name.
-        scope: id of the enclosing step, or "".
-        after: id of the step that last finished in the same context when this one was submitted, or None.
-        mode: idempotency mode of the newest attempt.
-        status: pending, running, done, failed, skipped or indeterminate.
-        attempt: number of the newest attempt, from 1.
-        orphan: a dead process left it running, or an operator allowed it once more.
-        allowed: an operator said that the next attempt may run whatever the mode.
-        doubt: an attempt before the newest one was an orphan that nobody settled, so it may have happened.
-        started: data of its newest `step.started`.
-        given_up: sequence number of the note that the caller stopped waiting for it, or None.
-        finished: data of its newest `step.finished` or `step.resolved`, or None.
-        started_seq: sequence number of its first `step.started`.
-        finished_seq: sequence number of the event that finished it, or None.
-        progressed: data of the `step.progressed` events of its newest attempt.
-        job: what the provider calls the work that it has been given, where it can be taken up again; else None.
-        started_ts: timestamp of its newest start, for people.
-        finished_ts: timestamp of its end, for people.
-    """
-
-    id: str
-    kind: str
-    target: str
-    scope: str
-    after: str | None
-    mode: str
-    status: str
-    attempt: int
-    started: dict[str, Any]
-    started_seq: int
-    started_ts: str
-    orphan: bool = False
-    allowed: bool = False
-    doubt: bool = False
-    given_up: int | None = None
-    finished: dict[str, Any] | None = None
-    finished_seq: int | None = None
-    finished_ts: str | None = None
-    progressed: list[dict[str, Any]] = field(default_factory=list)
-    job: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class RunState:
-    """What the log says of one run.
-
-    Attributes:
-        run_id: the run.
-        status: new, running, suspended, completed, escalated, failed or cancelled.
-        reason: reason code of a suspended or ended run, or None.
-        created: data of `run.created`.
-        ended: data of the newest `run.ended` or `run.suspended`, or None while it runs.
-        epoch: epoch of the newest claim; 0 in a new log.
-        claim: data of the newest claim.
-        claim_seq: its sequence number; -1 before the first.
-        seq: sequence number of the newest event; -1 in a new log.
-        head: seal of the newest event, or None in a new log.
-        first_ts: timestamp of the first event, for people.
-        last_ts: timestamp of the newest event, for people.
-        steps: every step by id, in the order in which they first started.
-        retry: ids of failed steps whose failure ended the run; they may be attempted again.
-        completed_once: the run has ended for good before; it replays and nothing more.
-        last_start: sequence number of the newest `step.started`; -1 when there is none.
-        followers: ids of steps by (scope, after), in the order of their first start.
-        live: ids of steps under way in this epoch.
-        given_up: ids of steps that were given up in this epoch.
-        superseded: ids of steps that followed the failure of a step which was then tried again.
-    """
-
-    run_id: str = ""
-    status: str = "new"
-    reason: str | None = None
-    created: dict[str, Any] = field(default_factory=dict)
-    ended: dict[str, Any] | None = None
-    epoch: int = 0
-    claim: dict[str, Any] = field(default_factory=dict)
-    claim_seq: int = -1
-    seq: int = -1
-    head: str | None = None
-    first_ts: str = ""
-    last_ts: str = ""
-    steps: dict[str, StepState] = field(default_factory=dict)
-    retry: set[str] = field(default_factory=set)
-    completed_once: bool = False
-    last_start: int = -1
-    followers: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
-    live: set[str] = field(default_factory=set)
-    given_up: set[str] = field(default_factory=set)
-    superseded: set[str] = field(default_factory=set)
-
-    def copy(self) -> RunState:
-        """A state that shares nothing mutable with this one, except event data, which nobody changes."""
-        return replace(
-            self,
-            steps={key: replace(step, progressed=list(step.progressed)) for key, step in self.steps.items()},
-            retry=set(self.retry),
-            followers={key: list(ids) for key, ids in self.followers.items()},
-            live=set(self.live),
-            given_up=set(self.given_up),
-            superseded=set(self.superseded),
-        )
 
 
 def fold(log: Iterable[Event], state: RunState | None = None) -> RunState:
@@ -225,49 +134,77 @@ def _started(state: RunState, event: Event) -> None:
     step_id = event.step or ""
     known = state.steps.get(step_id)
     if known is None:
-        after = data.get("after")
-        scope = data.get("scope", "")
-        state.steps[step_id] = StepState(
-            id=step_id,
-            kind=data.get("kind", ""),
-            target=data.get("target", ""),
-            scope=scope,
-            after=after,
-            mode=data.get("mode", "unsafe"),
-            status=RUNNING,
-            attempt=data.get("attempt", 1),
-            started=data,
-            started_seq=event.seq,
-            started_ts=event.ts,
-            job=data.get("job"),
-        )
-        state.followers.setdefault((scope, after), []).append(step_id)
+        known = state.steps[step_id] = _new(state, event, step_id)
+        state.followers.setdefault((known.scope, known.after), []).append(step_id)
+        if known.scope:
+            state.inner.setdefault(known.scope, []).append(step_id)
     else:
         if known.finished_seq is not None and known.finished_seq > state.claim_seq:
             # Its own retry policy repeats it, afresh: a call inside that timed out in the last attempt is made again.
-            for inner in state.steps.values():
-                if inner.scope == step_id:
-                    inner.given_up = None
+            for inner in state.inner.get(step_id, ()):
+                state.steps[inner].given_up = None
         if step_id in state.retry:
             # What the program did next, it did because this step had failed. It may take another way now.
             state.superseded.update(behind(state, known))
             state.followers.pop((known.scope, step_id), None)
-        known.mode = data.get("mode", known.mode)
+        known.mode = _once(state, data.get("mode", known.mode))
         known.status = RUNNING
         known.attempt = data.get("attempt", known.attempt + 1)
         known.doubt = known.orphan and not known.allowed
         known.orphan = False
         known.allowed = False
         known.given_up = None
-        known.started = data
+        known.start = _kept(state, event)
         known.started_ts = event.ts
-        known.finished = None
-        known.finished_seq = None
-        known.finished_ts = None
-        known.progressed = []
+        _forget_outcome(known)
         known.job = data.get("job")
+    known.args_hash = data.get("args_hash", "")
+    known.occurrence = data.get("occurrence", 0)
+    known.branch = bool(data.get("branch"))
+    known.module = _once(state, data.get("module"))
+    request = data.get("request")
+    known.streamed = isinstance(request, dict) and bool(request.get("stream"))
     state.live.add(step_id)
     state.retry.discard(step_id)
+
+
+def _new(state: RunState, event: Event, step_id: str) -> StepState:
+    data = event.data
+    before = state.steps.get(data.get("after"))  # type: ignore[arg-type]  # what a log says is looked up as it is
+    return StepState(
+        id=step_id,
+        kind=_once(state, data.get("kind", "")),
+        target=_once(state, data.get("target", "")),
+        scope=_once(state, data.get("scope", "")),
+        after=data.get("after") if before is None else before.id,
+        mode=_once(state, data.get("mode", "unsafe")),
+        status=RUNNING,
+        attempt=data.get("attempt", 1),
+        start=_kept(state, event),
+        started_seq=event.seq,
+        started_ts=event.ts,
+        source=state.source,
+        job=data.get("job"),
+    )
+
+
+def _kept(state: RunState, event: Event) -> Kept:
+    return event.data if state.source is None else event.seq
+
+
+def _once(state: RunState, name: Any) -> Any:
+    """One object for all equal names: a long log says the same few in every line, and each line is parsed by itself."""
+    return state.names.setdefault(name, name) if isinstance(name, str) else name
+
+
+def _forget_outcome(step: StepState) -> None:
+    step.end = None
+    step.finished_seq = None
+    step.finished_ts = None
+    step.incomplete = False
+    step.lost = False
+    step.settled = False
+    step.notes = []
 
 
 def behind(state: RunState, failed: StepState) -> list[str]:
@@ -298,7 +235,7 @@ def _progressed(state: RunState, event: Event) -> None:
     step = state.steps.get(event.step or "")
     if step is None or step.status in FINISHED or event.data.get("attempt", step.attempt) != step.attempt:
         return
-    step.progressed.append(event.data)
+    step.notes.append(_kept(state, event))
     step.job = event.data.get("job", step.job)
 
 
@@ -322,7 +259,7 @@ def _to_retry(state: RunState, event: Event) -> list[str]:
 
 def is_settled(step: StepState) -> bool:
     """Whether a failure is returned for ever: an operator's word, or that of a call that may have had its effect."""
-    return not {"how", "final"}.isdisjoint(step.finished or ())
+    return step.settled
 
 
 def _give_up(state: RunState, step: StepState, event: Event) -> None:
@@ -341,12 +278,13 @@ def _close(state: RunState, step: StepState, event: Event, status: str) -> None:
     step.orphan = False
     step.allowed = False
     step.given_up = None
-    step.finished = event.data
-    if event.data.get("progressed", len(step.progressed)) != len(step.progressed):
-        # Its outcome refers to pieces that never reached the log.
-        why = "some of the pieces in which it arrived are not in the log."
-        step.finished = {**event.data, "unreplayable": {"why": why}}
-    if not event.data.get("job_open"):
+    data = event.data
+    step.end = _kept(state, event)
+    # Its outcome may refer to pieces that never reached the log.
+    step.incomplete = data.get("progressed", len(step.notes)) != len(step.notes)
+    step.lost = step.incomplete or "unreplayable" in data or "redacted" in data
+    step.settled = "how" in data or "final" in data
+    if not data.get("job_open"):
         step.job = None
     step.finished_seq = event.seq
     step.finished_ts = event.ts
@@ -378,9 +316,7 @@ def _resolved(state: RunState, event: Event) -> None:
         step.orphan = True
         step.allowed = True
         step.given_up = None
-        step.finished = None
-        step.finished_seq = None
-        step.progressed = []
+        _forget_outcome(step)
         step.job = None
         state.live.discard(step.id)
     else:

@@ -76,11 +76,11 @@ class Occurrences:
     def __init__(self, state: RunState) -> None:
         recorded: dict[tuple[str, Request], list[_Place]] = {}
         for step in state.steps.values():
-            request = (step.kind, step.target, step.started.get("args_hash", ""))
+            request = (step.kind, step.target, step.args_hash)
             # One that the program gave up was asked for in its turn like a finished one, and is given up again there.
             is_open = step.status not in FINISHED and step.given_up is None
             may_run = is_open and step.mode != "safe"
-            place = _Place(is_open, step.started.get("occurrence", 0), may_run, step.after)
+            place = _Place(is_open, step.occurrence, may_run, step.after)
             recorded.setdefault((step.scope, request), []).append(place)
         # A single first occurrence is found by counting.
         several = ((key, places) for key, places in recorded.items() if len(places) > 1 or places[0].number > 0)

@@ -31,7 +31,7 @@ class Dispatch:
     """
 
     def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
-        self.branched = any(step.started.get("branch") for step in journal.state.steps.values())
+        self.branched = any(step.branch for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
         self._refuse_if_halted = refuse_if_halted
@@ -84,7 +84,7 @@ class Dispatch:
     def may_be_late(self, missed: tuple[str, ...]) -> bool:
         """Whether all of these recorded steps were asked for by branches, which keep their own time."""
         steps = self._journal.state.steps
-        return all(steps[step].started.get("branch") for step in missed)
+        return all(steps[step].branch for step in missed)
 
     def _note_receiver(self, same: tuple[str, str, str], receiver: Any) -> None:
         """Say so when equal calls go to two objects: on a resume in another order each would get the other's result."""
@@ -109,7 +109,7 @@ class Dispatch:
             if self._recorded is None:
                 self._recorded = {}
                 for step in self._journal.state.steps.values():
-                    key = (step.scope, step.kind, step.target, step.started.get("args_hash", ""))
+                    key = (step.scope, step.kind, step.target, step.args_hash)
                     self._recorded.setdefault(key, []).append(step)
             for step in self._recorded.get((place.scope, call.kind, call.target, hashed), ()):
                 ended = step.status in FINISHED and step.id not in self._journal.state.retry
@@ -155,13 +155,13 @@ class Dispatch:
     def replaying(self) -> bool:
         """Whether recorded results are still to be asked for."""
         steps = tuple(self._journal.state.steps.values())
-        return any(step.finished and not step.scope and step.id not in self._seen for step in steps)
+        return any(step.end is not None and not step.scope and step.id not in self._seen for step in steps)
 
     def unplayed(self) -> list[str]:
         """Ids of finished steps at the top of the log that this dispatch has not asked for."""
         state = self._journal.state
         steps = list(state.steps.values())
-        return [step.id for step in steps if not step.scope and step.finished and step.id not in self._seen]
+        return [step.id for step in steps if not step.scope and step.end is not None and step.id not in self._seen]
 
     def check_name(self, name: str, code: Any) -> None:
         """Refuse two different functions that happen to have one name: each would be given the other's results.

@@ -163,7 +163,7 @@ class Recorder:
 
     def _refuse_namesake(self, call: Call, step: StepState) -> None:
         """Halt rather than return the result of another module's function of the same name."""
-        recorded, found = step.started.get("module"), call.module
+        recorded, found = step.module, call.module
         # A script's own functions are in `__main__` when it is started and in its module when it is imported.
         if recorded and found and recorded != found and not {recorded, found} & {"__main__", "__mp_main__"}:
             raise self.halt(messages.namesake(self.named, step, recorded, found))

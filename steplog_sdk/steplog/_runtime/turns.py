@@ -190,5 +190,4 @@ def _finished_seq(step: StepState) -> int:
 
 
 def _is_stream(step: StepState) -> bool:
-    request = step.started.get("request") or {}
-    return bool(request.get("stream"))
+    return step.streamed

@@ -1,0 +1,222 @@
+"""What a folded log says: the states of a run and of its steps.
+
+A state keeps what decisions are made of. The data of an event (arguments, results, pieces of streams) can be a hundred
+times as large and is rarely asked for, so where the log can give it back a state holds the event's number instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from typing import Any, Final, Protocol
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+DONE: Final = "done"
+FAILED: Final = "failed"
+INDETERMINATE: Final = "indeterminate"
+
+FINISHED: Final = frozenset({DONE, FAILED})
+
+Data = dict[str, Any]
+Kept = Data | int
+"""Data of an event, or the event's number in the log that `Source` reads."""
+
+
+class Source(Protocol):
+    """A log that gives the data of its events back."""
+
+    def data(self, seq: int) -> Data:
+        """The data of an event.
+
+        Raises:
+            StoreError: it cannot be read, or is not what was verified (Corrupt).
+        """
+
+
+@dataclass(slots=True)
+class StepState:
+    """What the log says of one step.
+
+    Attributes:
+        id: the step id.
+        kind: llm_call, tool_call or local.
+        target: model id, tool name or local name.
+        scope: id of the enclosing step, or "".
+        after: id of the step that last finished in the same context when this one was submitted, or None.
+        mode: idempotency mode of the newest attempt.
+        status: pending, running, done, failed, skipped or indeterminate.
+        attempt: number of the newest attempt, from 1.
+        start: data of its newest `step.started`, or that event's number; `started` gives the data.
+        started_seq: sequence number of its first `step.started`.
+        started_ts: timestamp of its newest start, for people.
+        args_hash: SHA-256 of its canonical arguments; "" where none is recorded.
+        occurrence: how many identical submissions came before it in its scope.
+        branch: a thread or task that was forked off inside the run asked for it.
+        streamed: the recorded request asks for a stream.
+        module: where a tool without a name of its own is defined, or None.
+        source: the log that the numbers refer to, or None where the state holds the data itself.
+        orphan: a dead process left it running, or an operator allowed it once more.
+        allowed: an operator said that the next attempt may run whatever the mode.
+        doubt: an attempt before the newest one was an orphan that nobody settled, so it may have happened.
+        given_up: sequence number of the note that the caller stopped waiting for it, or None.
+        end: data of its newest `step.finished` or `step.resolved`, or that event's number, or None; `finished` gives
+            the data.
+        finished_seq: sequence number of the event that finished it, or None.
+        finished_ts: timestamp of its end, for people.
+        incomplete: its outcome refers to pieces that are not in the log.
+        lost: its outcome cannot be given back: it could not be encoded, a secret was taken out, or it is incomplete.
+        settled: its outcome stands for ever: an operator's word, or that of a call that may have had its effect.
+        notes: data of its newest attempt's `step.progressed` events, or their numbers; `progressed` gives the data.
+        job: what the provider calls the work that it has been given, where it can be taken up again; else None.
+    """
+
+    id: str
+    kind: str
+    target: str
+    scope: str
+    after: str | None
+    mode: str
+    status: str
+    attempt: int
+    start: Kept
+    started_seq: int
+    started_ts: str
+    args_hash: str = ""
+    occurrence: int = 0
+    branch: bool = False
+    streamed: bool = False
+    module: str | None = None
+    source: Source | None = field(default=None, compare=False, repr=False)
+    orphan: bool = False
+    allowed: bool = False
+    doubt: bool = False
+    given_up: int | None = None
+    end: Kept | None = None
+    finished_seq: int | None = None
+    finished_ts: str | None = None
+    incomplete: bool = False
+    lost: bool = False
+    settled: bool = False
+    notes: list[Kept] = field(default_factory=list)
+    job: Data | None = None
+
+    @property
+    def started(self) -> Data:
+        """Data of its newest `step.started`. Raises what `Source.data` raises."""
+        return self._data(self.start)
+
+    @property
+    def finished(self) -> Data | None:
+        """Data of its newest `step.finished` or `step.resolved`, or None. Raises what `Source.data` raises."""
+        if self.end is None:
+            return None
+        data = self._data(self.end)
+        if self.incomplete:
+            why = "some of the pieces in which it arrived are not in the log."
+            return {**data, "unreplayable": {"why": why}}
+        return data
+
+    @property
+    def progressed(self) -> list[Data]:
+        """Data of the `step.progressed` events of its newest attempt. Raises what `Source.data` raises."""
+        return [self._data(kept) for kept in self.notes]
+
+    def _data(self, kept: Kept) -> Data:
+        if not isinstance(kept, int):
+            return kept
+        assert self.source is not None
+        return self.source.data(kept)
+
+    def copy(self) -> StepState:
+        """A state that changes by itself; event data is shared, and nobody changes that."""
+        twin = StepState(*_values(self))
+        twin.notes = list(self.notes)
+        return twin
+
+
+_values: Final = attrgetter(*(attribute.name for attribute in fields(StepState)))
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the log says of one run.
+
+    Attributes:
+        run_id: the run.
+        status: new, running, suspended, completed, escalated, failed or cancelled.
+        reason: reason code of a suspended or ended run, or None.
+        created: data of `run.created`.
+        ended: data of the newest `run.ended` or `run.suspended`, or None while it runs.
+        epoch: epoch of the newest claim; 0 in a new log.
+        claim: data of the newest claim.
+        claim_seq: its sequence number; -1 before the first.
+        seq: sequence number of the newest event; -1 in a new log.
+        head: seal of the newest event, or None in a new log.
+        first_ts: timestamp of the first event, for people.
+        last_ts: timestamp of the newest event, for people.
+        steps: every step by id, in the order in which they first started.
+        retry: ids of failed steps whose failure ended the run; they may be attempted again.
+        completed_once: the run has ended for good before; it replays and nothing more.
+        last_start: sequence number of the newest `step.started`; -1 when there is none.
+        followers: ids of steps by (scope, after), in the order of their first start.
+        inner: ids of steps by the step that encloses them, in the order of their first start.
+        live: ids of steps under way in this epoch.
+        given_up: ids of steps that were given up in this epoch.
+        superseded: ids of steps that followed the failure of a step which was then tried again.
+        source: the log that gives event data back, so that steps keep numbers; None where they keep the data.
+        names: kinds, targets, modes and modules, each once.
+    """
+
+    run_id: str = ""
+    status: str = "new"
+    reason: str | None = None
+    created: Data = field(default_factory=dict)
+    ended: Data | None = None
+    epoch: int = 0
+    claim: Data = field(default_factory=dict)
+    claim_seq: int = -1
+    seq: int = -1
+    head: str | None = None
+    first_ts: str = ""
+    last_ts: str = ""
+    steps: dict[str, StepState] = field(default_factory=dict)
+    retry: set[str] = field(default_factory=set)
+    completed_once: bool = False
+    last_start: int = -1
+    followers: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
+    inner: dict[str, list[str]] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
+    superseded: set[str] = field(default_factory=set)
+    source: Source | None = field(default=None, compare=False, repr=False)
+    names: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def copy(self) -> RunState:
+        """A state that shares nothing mutable with this one, except event data, which nobody changes."""
+        return replace(
+            self,
+            steps={key: step.copy() for key, step in self.steps.items()},
+            retry=set(self.retry),
+            followers={key: list(ids) for key, ids in self.followers.items()},
+            inner={key: list(ids) for key, ids in self.inner.items()},
+            live=set(self.live),
+            given_up=set(self.given_up),
+            superseded=set(self.superseded),
+            names=dict(self.names),
+        )
+
+    def within(self, scope: str) -> list[StepState]:
+        """All steps inside a step, at any depth, in the order of their first start."""
+        found: dict[str, StepState] = {}
+        queue = [scope]
+        while queue:
+            for step_id in self.inner.get(queue.pop(), ()):
+                if step_id not in found:
+                    found[step_id] = self.steps[step_id]
+                    queue.append(step_id)
+        return sorted(found.values(), key=_by_start)
+
+
+def _by_start(step: StepState) -> int:
+    return step.started_seq

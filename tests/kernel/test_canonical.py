@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steplog._kernel.canonical import canonical, digest
+from steplog._kernel.canonical import _any, canonical, digest, is_plain
+from steplog._kernel.codec import encode
 from steplog.errors import EncodeError
 from tests.kernel.strategies import JSON
 
@@ -161,3 +162,32 @@ def test_holds_a_hundred_levels_and_refuses_more(kind):
 def test_names_the_tree_as_it_is_told():
     with pytest.raises(EncodeError, match=r"^args\.x is NaN"):
         digest({"x": math.nan}, "args")
+
+
+# the short way -------------------------------------------------------------------------------------------------------
+
+
+@given(JSON | st.floats() | st.dictionaries(st.text(), st.floats() | st.integers()))
+def test_the_short_way_writes_what_the_walk_writes(tree):
+    """Most trees are written by orjson with sorted keys; ids must not depend on which way a tree took."""
+    if is_plain(tree):
+        assert canonical(tree) == _any(tree, 0)
+        assert encode(tree) is tree
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [1e-5, 1e15, math.nan, 2**53, {"\u00fc": 1}, {"$steplog": 1}, ("a",), "\ud800", {"a": ["\ud800"]}, {1: 2}, b""],
+)
+def test_what_the_short_way_might_write_otherwise_takes_the_walk(tree):
+    assert not is_plain(tree)
+    assert not is_plain([tree])
+    assert not is_plain({"a": tree})
+
+
+def test_a_tree_that_is_too_deep_takes_the_walk():
+    tree: list[Any] = []
+    for _ in range(100):
+        tree = [tree]
+    assert not is_plain(tree)
+    assert is_plain(tree[0])

@@ -13,12 +13,13 @@ RFC's; everything else is decided here, so ids do not depend on which library wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from steplog._kernel.codec_classes import MARK
 from steplog._kernel.refusal import (
     DEPTH,
     INT_LIMIT,
@@ -34,6 +35,80 @@ from steplog.errors import EncodeError
 
 _text = orjson.dumps
 
+# Beyond this, jq and JavaScript round; orjson reads 2**64 as a float without a word.
+EXACT: Final = 2**53 - 1
+"""The largest int that every JSON tool reads back as it was written."""
+
+
+def is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether a value is a JSON tree that every encoder writes alike but for the order of its keys.
+
+    So it needs no encoding, and orjson, told to sort, writes its canonical bytes. False is no verdict: a tree may hold
+    a float or a key that only a closer look can write.
+    """
+    kind = type(value)
+    if kind is dict:
+        return depth < DEPTH and _has_plain_members(value, depth + 1)
+    if kind is list:
+        return depth < DEPTH and _has_plain_items(value, depth + 1)
+    is_plain_leaf = _PLAIN_LEAVES.get(kind)
+    return is_plain_leaf is not None and is_plain_leaf(value)
+
+
+def _has_plain_members(tree: dict[Any, Any], depth: int) -> bool:
+    for key, item in tree.items():
+        if type(key) is not str or not key.isascii() or key == MARK:
+            return False
+        kind = type(item)
+        if (kind is str and item.isascii()) or (kind is int and -EXACT <= item <= EXACT):
+            continue
+        if not is_plain(item, depth):
+            return False
+    return True
+
+
+def _has_plain_items(tree: list[Any], depth: int) -> bool:
+    for item in tree:
+        if type(item) is str and item.isascii():
+            continue
+        if not is_plain(item, depth):
+            return False
+    return True
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text has no lone surrogate, which no encoder could write."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_exact(value: int) -> bool:
+    return -EXACT <= value <= EXACT
+
+
+def _has_no_exponent(value: float) -> bool:
+    # There `repr` and orjson agree, since both find the shortest digits.
+    return 1e-4 <= value < 1e15 or -1e15 < value <= -1e-4 or value == 0.0
+
+
+_PLAIN_LEAVES: Final[dict[type, Callable[[Any], bool]]] = {
+    str: is_utf8,
+    int: _is_exact,
+    float: _has_no_exponent,
+    bool: lambda _value: True,
+    type(None): lambda _value: True,
+}
+
+
+def plain_bytes(tree: Any) -> bytes:
+    """The canonical bytes of a tree that `is_plain`."""
+    return _text(tree, option=orjson.OPT_SORT_KEYS)
+
 
 def canonical(tree: Any, where: str = "value") -> bytes:
     """Return the canonical bytes of a JSON tree.
@@ -48,7 +123,7 @@ def canonical(tree: Any, where: str = "value") -> bytes:
             type that JSON does not have; `path` says where.
     """
     try:
-        return _any(tree, 0)
+        return plain_bytes(tree) if is_plain(tree) else _any(tree, 0)
     except Refused as refused:
         path = refused.path(where)
         message = f"{shortened(path)} {refused.problem}"

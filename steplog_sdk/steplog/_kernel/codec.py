@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from steplog._kernel import codec_errors
+from steplog._kernel.canonical import is_plain
 from steplog._kernel.codec_classes import Classes, classes_in, register_codec
 from steplog._kernel.codec_decode import Decoder
 from steplog._kernel.codec_encode import Encoder
@@ -50,7 +51,7 @@ def encode(value: Any, where: str = "result", classes: Classes = _NO_CLASSES) ->
         EncodeError: with the `path` inside the value and the `type_name` of what cannot be recorded.
     """
     try:
-        return Encoder(classes).tree(value, 0)
+        return value if is_plain(value) else Encoder(classes).tree(value, 0)
     except Refused as refused:
         raise _encode_error(refused, where) from refused.__cause__
     except (MemoryError, EncodeError):

@@ -8,14 +8,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from steplog._kernel import codec_errors, codec_objects
-from steplog._kernel.canonical import canonical
+from steplog._kernel.canonical import EXACT, canonical, is_utf8
 from steplog._kernel.codec_classes import MARK, Classes, Encoding, codec_for
 from steplog._kernel.codec_errors import Lost
 from steplog._kernel.codec_values import row_for
 from steplog._kernel.refusal import DEPTH, INT_LIMIT, Refused, class_name, key_step, too_deep, too_long, with_article
-
-# Beyond this, jq and JavaScript round; orjson reads 2**64 as a float without a word.
-_EXACT: Final = 2**53 - 1
 
 _SURROGATES: Final = re.compile("([\ud800-\udfff])")
 
@@ -39,12 +36,12 @@ class Encoder:
         """The tree of `value`: itself where JSON holds it exactly. Raises `Refused`."""
         kind = type(value)
         if kind is str:
-            return value if value.isascii() or _is_utf8(value) else _text_to(value, depth)
+            return value if value.isascii() or is_utf8(value) else _text_to(value, depth)
         if kind is dict:
             return self._dict(value, depth)
         if kind is list:
             return self._list(value, depth)
-        if value is None or kind is bool or (kind is int and -_EXACT <= value <= _EXACT):
+        if value is None or kind is bool or (kind is int and -EXACT <= value <= EXACT):
             return value
         if kind is float and value - value == 0.0:  # neither NaN nor infinite
             return value
@@ -65,7 +62,7 @@ class Encoder:
         as_map = False
         try:
             for key, item in value.items():
-                if type(key) is not str or key == MARK or not (key.isascii() or _is_utf8(key)):
+                if type(key) is not str or key == MARK or not (key.isascii() or is_utf8(key)):
                     as_map = True
                     break
                 if type(item) is str and item.isascii():
@@ -140,14 +137,6 @@ def _no_codec(value: Any, kind: type) -> Refused:
         f"{first}{'.' if kind.__module__ == 'builtins' else teach}",
         name,
     )
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text_to(text: str, depth: int) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import struct
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from steplog._kernel.canonical import canonical
+from steplog._kernel.canonical import canonical, plain_bytes
 from steplog._kernel.fold import FINISHED, RunState
 from steplog.errors import InvalidArgument
 
@@ -27,15 +28,24 @@ MODES: Final[tuple[Mode, ...]] = ("safe", "keyed", "verify", "unsafe")
 # 26 base32 digits carry 130 bits: a collision needs about 2^65 steps in one run. They are looked up two at a time,
 # because the standard library's encoder takes longer than the rest of the identity together.
 _PAIRS: Final = tuple(a + b for a in "abcdefghijklmnopqrstuvwxyz234567" for b in "abcdefghijklmnopqrstuvwxyz234567")
-_SHIFTS: Final = tuple(range(120, -1, -10))
+_NUMBERS: Final = struct.Struct(">QQB15x").unpack
 
 
-def args_hash(args: Any) -> str:
+def args_hash(args: Any, *, plain: bool = False) -> str:
     """SHA-256 (64 hex digits) of the canonical form of an argument tree.
+
+    Args:
+        args: the tree.
+        plain: the caller knows already that the tree `is_plain`.
 
     Raises:
         EncodeError: the tree holds something that JSON cannot.
     """
+    if plain:
+        try:
+            return hashlib.sha256(plain_bytes(args)).hexdigest()
+        except orjson.JSONEncodeError:  # it was changed meanwhile; below that is found again, and where
+            pass
     return hashlib.sha256(canonical(args)).hexdigest()
 
 
@@ -51,8 +61,15 @@ def step_id(scope: str, kind: str, target: str, hashed: str, occurrence: int) ->
     """
     # For an array of strings and one small int, orjson's compact form is the canonical one.
     identity = orjson.dumps([scope, kind, target, hashed, occurrence])
-    bits = int.from_bytes(hashlib.sha256(identity).digest()[:17], "big") >> 6
-    return "s_" + "".join([_PAIRS[(bits >> shift) & 1023] for shift in _SHIFTS])
+    high, middle, low = _NUMBERS(hashlib.sha256(identity).digest())
+    pairs = _PAIRS
+    # 13 pairs of digits are 130 bits: six from the first 64 with 4 bits left over, and so on.
+    return (
+        f"s_{pairs[high >> 54]}{pairs[high >> 44 & 1023]}{pairs[high >> 34 & 1023]}{pairs[high >> 24 & 1023]}"
+        f"{pairs[high >> 14 & 1023]}{pairs[high >> 4 & 1023]}{pairs[(high & 15) << 6 | middle >> 58]}"
+        f"{pairs[middle >> 48 & 1023]}{pairs[middle >> 38 & 1023]}{pairs[middle >> 28 & 1023]}"
+        f"{pairs[middle >> 18 & 1023]}{pairs[middle >> 8 & 1023]}{pairs[(middle & 255) << 2 | low >> 6]}"
+    )
 
 
 Request = tuple[str, str, str]

@@ -115,7 +115,7 @@ class Recorder:
         """
         yield from self._conclude_left()
         self._turns.used()
-        hashed = args_hash(call.args)
+        hashed = args_hash(call.args, plain=call.plain)
         effect, occurrence, decision = self.dispatch.submit(call, place, hashed)
         if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
             decision = yield from self._await_siblings(effect, decision, may_wait=may_wait)

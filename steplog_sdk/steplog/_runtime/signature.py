@@ -47,6 +47,8 @@ class Binder:
             for name, p in parameters.items()
             if p.default is inspect.Parameter.empty and p.kind in _PLAIN and name != key
         )
+        # Nothing to leave out, nothing to make up: a call that names every parameter by its place is bound by counting.
+        self._counted = self._names is not None and not self.takes_key and not self._ignored
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Named arguments without the receiver, the ignored ones and a key that steplog supplies.
@@ -54,6 +56,9 @@ class Binder:
         A call that does not fit the signature is identified by what was given. It is not let through: signatures can
         lie, and then the call would have its effect unrecorded.
         """
+        names = self._names
+        if self._counted and not kwargs and names is not None and len(args) == len(names) == self._positional:
+            return dict(zip(names, args, strict=True))
         named = self._bind_plain(args, kwargs) if self._names is not None else self._bind_any(args, kwargs)
         if named is None:
             return {"args": list(args), "kwargs": dict(kwargs)}

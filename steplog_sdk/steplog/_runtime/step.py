@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from steplog._kernel.canonical import is_plain
 from steplog._kernel.codec import Classes, encode
 from steplog._kernel.identity import Mode, check_mode
 from steplog._runtime import messages
@@ -52,6 +53,7 @@ class Tool:
         self.fn = fn
         # What a `partial` has bound already is part of what is asked for, like any other argument.
         self.bound_args, self.bound_kwargs = (fn.args, fn.keywords) if isinstance(fn, functools.partial) else ((), {})
+        self.partial = bool(self.bound_args or self.bound_kwargs)
         self.kind = kind
         # A name that the author gave may stand for several functions, such as the sync and the async form of a tool.
         self.code = None if name else _code_of(fn)
@@ -99,9 +101,14 @@ class Tool:
         """The effect that a call with these arguments is. Raises EncodeError, naming the argument."""
         if self.kind == "local":
             return Call(self.kind, self.name, {}, self.mode)
-        arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
-        tree = {name: self._encoded(name, value) for name, value in arguments.items()}
+        if self.partial:
+            arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
+        else:
+            arguments = self.binder.bind(args, kwargs)
+        plain = _is_plain(arguments)
+        tree = arguments if plain else {name: self._encoded(name, value) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
+        call.plain = plain
         call.module = self.module
         if self.binder.receiver is not None:
             call.receiver = args[0] if args else kwargs.get(self.binder.receiver)
@@ -125,6 +132,13 @@ class Tool:
 
 
 _UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))
+
+
+def _is_plain(arguments: dict[str, Any]) -> bool:
+    try:
+        return is_plain(arguments)
+    except RuntimeError:  # another thread changes them; the walk that comes now says which
+        return False
 
 
 def _nothing() -> None:
@@ -199,9 +213,12 @@ def _warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], nam
     if all(isinstance(value, _UNCHANGEABLE) for value in (*arguments, *named.values())):
         return
     try:
-        after = tool.call(arguments, {name: value for name, value in named.items() if value is not ticket.key})
+        # Plain arguments are recorded as they are, so what was submitted has changed with them.
+        after = ticket.call
+        if not after.plain:
+            after = tool.call(arguments, {name: value for name, value in named.items() if value is not ticket.key})
         changed = orjson.dumps(after.args) != ticket.given
-    except EncodeError:
+    except (EncodeError, orjson.JSONEncodeError):
         changed = True
     if changed:
         message = (

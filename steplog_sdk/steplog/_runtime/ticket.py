@@ -38,9 +38,10 @@ class Call:
         lookup: how a person finds out whether the call has happened, in a sentence or two; "" where nothing is known.
         receiver: the object that a method is called on, or None.
         module: where a tool without a name of its own is defined, or None.
+        plain: `args` are known to be a tree that needs no encoding.
     """
 
-    __slots__ = ("args", "attaches", "kind", "lookup", "mode", "module", "receiver", "request", "target")
+    __slots__ = ("args", "attaches", "kind", "lookup", "mode", "module", "plain", "receiver", "request", "target")
 
     def __init__(
         self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
@@ -54,6 +55,7 @@ class Call:
         self.receiver: Any = None
         self.attaches = False
         self.lookup = ""
+        self.plain = False
 
 
 class Recorded:

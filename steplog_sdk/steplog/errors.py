@@ -154,9 +154,11 @@ class BodyMissing(StoreError, LookupError):
 
     Attributes:
         sha256: its name.
+        pruned: the day on which it was pruned, as `2026-11-30`, or None where that is not known.
     """
 
     sha256: str = ""
+    pruned: str | None = None
 
 
 class StepFailed(SteplogError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -71,8 +72,8 @@ class TestChunks:
         for request in conversation(30):
             found, digest = prefixes(request)
             assert digest == sha256(request).hexdigest()
-            assert [prefix.key for prefix in found] == [sha256(request[: p.stop]).digest()[:16] for p in found]
-            keys = [prefix.key for prefix in found]
+            assert [prefix.digest for prefix in found] == [sha256(request[: p.stop]).digest() for p in found]
+            keys = [prefix.digest for prefix in found]
             shared = sum(key in before for key in keys)
             assert keys[:shared] == [key for key in keys if key in before], "what is shared is a prefix"
             assert len(request) - (found[shared - 1].stop if shared else 0) < 4000 or not before
@@ -120,7 +121,17 @@ def test_tools_behind_the_conversation_are_stored_once(bodies):
         messages = [{"role": "user", "content": f"{n}" * 600} for n in range(turn)]
         request = {"messages": messages, "tools": [{"name": tools[n * 600 : n * 600 + 600]} for n in range(20)]}
         bodies.put([named(orjson.dumps(request))])
-    assert file_size(bodies) < 60_000
+    assert file_size(bodies) < 45_000
+
+
+def test_a_conversation_that_repeats_itself_takes_little_space(bodies):
+    say = [{"role": "user", "content": "again " * 150}, {"role": "assistant", "content": "and again " * 90}]
+    tools = [{"name": "tool " * 120 + str(n)} for n in range(9)]
+    requests = [orjson.dumps({"messages": say * turn, "tools": tools}) for turn in range(1, 150)]
+    for request in requests:
+        bodies.put([named(request)])
+    assert all(bodies.get(named(request)[0]) == request for request in requests)
+    assert file_size(bodies) < 150_000
 
 
 def test_random_bytes_do_not_grow(bodies):
@@ -175,7 +186,7 @@ def test_the_cost_of_a_turn_is_the_turn(bodies):
     requests = [named(request) for request in conversation(100)]
     bodies.put(requests[:-1])
     statements = []
-    bodies._db.set_trace_callback(statements.append)
+    bodies.database.connection.set_trace_callback(statements.append)
     bodies.put(requests[-1:])
     assert len(statements) < 40
 
@@ -226,6 +237,95 @@ def test_a_file_that_is_no_database_is_named(bodies):
             attempt()
 
 
+class Scrambler:
+    """A stand-in for encryption: it shows that nothing is stored or named but through it."""
+
+    def __init__(self, *keys):
+        self.keys = keys
+
+    @property
+    def key_id(self):
+        return self.keys[-1]
+
+    def name(self, digest):
+        return sha256(self.keys[-1] + digest).digest()
+
+    def names(self, digest):
+        return [digest, *(sha256(key + digest).digest() for key in self.keys)]
+
+    def seal(self, data, context):
+        return self.key_id + context + bytes(byte ^ 0x5A for byte in data)
+
+    def open(self, sealed, context):
+        key_id, place, data = sealed[:2], sealed[2:18], sealed[18:]
+        if key_id not in self.keys:
+            raise StoreError("the key is not known")
+        if place != context:
+            raise Corrupt("moved")
+        return bytes(byte ^ 0x5A for byte in data)
+
+
+def keyed(store, data):
+    return store.name(data), data
+
+
+def test_a_cipher_seals_and_names_all_that_is_stored(tmp_path):
+    path = str(tmp_path / "bodies.db")
+    request = list(conversation(20))[-1]
+    plain = SqliteBodies(path)
+    plain.put([named(request)])
+    old = SqliteBodies(path, cipher=Scrambler(b"k1"))
+    assert old.get(named(request)[0]) == request, "what was stored without a cipher stays readable"
+    for each in conversation(20, seed=1):
+        old.put([keyed(old, each)])
+    secret = list(conversation(20, seed=1))[-1]
+    assert old.name(secret) != named(secret)[0]
+    new = SqliteBodies(path, cipher=Scrambler(b"k1", b"k2"))
+    assert new.get(old.name(secret)) == secret
+    new.put([keyed(new, secret), keyed(new, b"short")])
+    plain.put([named(b"in the clear again")])
+    assert [new.get(new.name(data)) for data in (secret, b"short")] == [secret, b"short"]
+    with pytest.raises(Corrupt, match="STEPLOG_KEY"):
+        plain.get(old.name(secret))
+    with pytest.raises(StoreError, match="not known"):
+        old.get(new.name(secret))
+    for store in (plain, old, new):
+        store.close()
+    kept = Path(path).read_bytes()
+    for length in (16, 32):
+        assert sha256(secret).digest()[:length] not in kept
+    db = sqlite3.connect(path)
+    assert {key for (key,) in db.execute("SELECT DISTINCT key_id FROM chunks")} == {None, b"k1", b"k2"}
+    blocks = db.execute("SELECT count(DISTINCT key_id) + max(key_id IS NULL) FROM chunks GROUP BY id / 32").fetchall()
+    assert set(blocks) == {(1,)}, "a block is read by one key"
+    db.close()
+
+
+def test_a_file_of_the_first_format_is_read_and_goes_on(tmp_path):
+    """As the first release made it, with a conversation of four turns in it."""
+    path = tmp_path / "bodies.db"
+    shutil.copy(Path(__file__).parent / "bodies-1.db", path)
+    bodies = SqliteBodies(str(path))
+    requests = list(conversation(8))
+    assert [bodies.get(named(request)[0]) for request in requests[:4]] == requests[:4]
+    for request in requests:
+        bodies.put([named(request)])
+    bodies.close()
+    assert [bodies.get(named(request)[0]) for request in requests] == requests
+    bodies.close()
+
+
+def test_a_file_that_is_replaced_while_it_is_open_is_noticed(bodies):
+    bodies.put([named(b"before")])
+    for replace in (os.unlink, lambda path: os.rename(path, path + ".away")):
+        replace(bodies.path)
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            bodies.put([named(b"after")])
+        bodies.put([named(b"after")])
+        assert not bodies.has(named(b"before")[0])
+        assert bodies.get(named(b"after")[0]) == b"after"
+
+
 def test_a_newer_format_is_refused(bodies):
     bodies.put([named(b"x")])
     bodies.close()
@@ -239,20 +339,20 @@ def test_a_newer_format_is_refused(bodies):
 
 def test_a_full_disk_is_a_store_error_and_nothing_is_lost(bodies):
     bodies.put([named(b"before")])
-    (pages,) = bodies._db.execute("PRAGMA page_count").fetchone()
-    bodies._db.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = bodies.database.connection.execute("PRAGMA page_count").fetchone()
+    bodies.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     big = named(random.Random(5).randbytes(100_000))
     with pytest.raises(StoreError) as caught:
         bodies.put([big])
     assert caught.value.errno == errno.ENOSPC
     assert bodies.get(named(b"before")[0]) == b"before"
-    bodies._db.execute("PRAGMA max_page_count = 1000000")
+    bodies.database.connection.execute("PRAGMA max_page_count = 1000000")
     bodies.put([big])
     assert bodies.get(big[0]) == big[1]
 
 
 def test_a_busy_database_is_named(bodies, monkeypatch):
-    monkeypatch.setattr("steplog.stores.bodies._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("steplog.stores.database.BUSY_SECONDS", 0.05)
     bodies.put([named(b"x")])
     other = sqlite3.connect(bodies.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -281,24 +381,26 @@ def test_the_file_and_its_directory_cannot_be_created(tmp_path):
 @pytest.mark.parametrize("sync", [True, False])
 def test_what_is_durable_is_synced_with_the_transaction(bodies, sync):
     bodies.put([named(b"x")], sync=sync)
-    assert bodies._db.execute("PRAGMA synchronous").fetchone() == ((2,) if sync else (1,))
+    assert bodies.database.connection.execute("PRAGMA synchronous").fetchone() == ((2,) if sync else (1,))
     bodies.put([named(b"y")], sync=True)
-    assert bodies._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert bodies.database.connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
-def test_a_body_put_without_sync_is_synced_when_it_is_put_again(bodies):
-    statements = []
+def test_a_body_put_without_sync_is_synced_when_it_is_put_again(tmp_path):
+    fs = FaultyFS()
+    bodies = SqliteBodies(str(tmp_path / "bodies.db"), fs=fs)
     bodies.put([named(b"x")], sync=False)
-    bodies._db.set_trace_callback(statements.append)
+    before = fs.count("sync")
     bodies.put([named(b"x")], sync=True)
     bodies.put([named(b"x")], sync=True)
-    assert [text for text in statements if "checkpoint" in text] == ["PRAGMA wal_checkpoint(PASSIVE)"]
+    assert fs.count("sync") == before + 1
+    bodies.close()
 
 
 def test_level_process_does_not_wait_for_the_disk(tmp_path):
     bodies = SqliteBodies(str(tmp_path / "bodies.db"), durability="process")
     bodies.put([named(b"x")], sync=True)
-    assert bodies._db.execute("PRAGMA synchronous").fetchone() == (1,)
+    assert bodies.database.connection.execute("PRAGMA synchronous").fetchone() == (1,)
     bodies.close()
 
 
@@ -344,8 +446,8 @@ def test_processes_share_the_file(bodies):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_a_connection_of_its_own(bodies):
     bodies.put([named(b"parent")])
-    assert bodies._db is not None
-    assert in_child(lambda: 1 / 0 if bodies._db else None) == "", "a connection crossed the fork"
+    assert bodies.database.connection is not None
+    assert in_child(lambda: 1 / 0 if bodies.database.connection else None) == "", "a connection crossed the fork"
     assert in_child(lambda: bodies.put([named(b"child")])) == ""
     assert in_child(lambda: bodies.get(named(b"parent")[0])) == ""
     bodies.put([named(b"after")])

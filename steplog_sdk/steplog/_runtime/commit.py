@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from steplog._kernel.events import STEP_PROGRESSED, Event
+from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, apply
 from steplog._kernel.line import MAX_LINE
 from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, ReenteredWriter, StoreError
@@ -216,10 +216,15 @@ class Commit:
     def _write(self, batch: list[Entry]) -> None:
         sync = any(entry.sync for entry in batch)
         bodies = [body for entry in batch for body in entry.bodies]
-        if bodies or (sync and self._bodies_unsynced):
+        if not bodies and not (sync and self._bodies_unsynced):
+            self._append(batch, sync=sync)
+            return
+        with self._bodies.held():
             self._bodies.put(bodies, sync=sync)
-            pieces = any(entry.bodies and entry.type == STEP_PROGRESSED for entry in batch)
-            self._bodies_unsynced = not sync and (self._bodies_unsynced or pieces)
+            self._bodies_unsynced = not sync
+            self._append(batch, sync=sync)
+
+    def _append(self, batch: list[Entry], *, sync: bool) -> None:
         first = self._chain.seq
         ts = timestamp()
         mark = self._chain.mark()

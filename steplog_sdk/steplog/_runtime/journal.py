@@ -125,3 +125,4 @@ class Journal:
     def close(self) -> None:
         """Write what is pending and release the run. Idempotent."""
         self._commit.close()
+        self.store.bodies.rest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -32,16 +32,24 @@ class Body(NamedTuple):
     data: bytes
 
 
+def sha256_name(data: bytes) -> str:
+    """The name of a body in a store that does not encrypt."""
+    return hashlib.sha256(data).hexdigest()
+
+
 class Sink:
     """Collects what one event puts into the body store, and takes secrets out of everything that it writes.
+
+    `name` is the body store's own: the name under which bytes are put there.
 
     What stands in the line is redacted once, as part of the whole line; what goes to the body store, by itself.
     """
 
-    __slots__ = ("_inline", "_redactor", "bodies", "redacted")
+    __slots__ = ("_inline", "_name", "_redactor", "bodies", "redacted")
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, name: Callable[[bytes], str] = sha256_name) -> None:
         self._redactor = redactor
+        self._name = name
         self._inline: list[bytes] = []
         self.bodies: list[tuple[str, bytes]] = []
         self.redacted = 0
@@ -97,7 +105,7 @@ class Sink:
         return form
 
     def _store(self, data: bytes) -> str:
-        name = hashlib.sha256(data).hexdigest()
+        name = self._name(data)
         self.bodies.append((name, data))
         return name
 

@@ -50,7 +50,7 @@ class Notes:
         if ticket.finished or ticket.recorder.closed:
             return None
         recorder = ticket.recorder
-        sink = Sink(recorder.redactor)
+        sink = Sink(recorder.redactor, recorder.journal.store.bodies.name)
         line = sink.line({"attempt": ticket.attempt, **sink.detail(data)})
         with self._lock:
             entry = recorder.journal.submit(ev.STEP_PROGRESSED, ticket.step, line, sink.bodies, sync=sync)

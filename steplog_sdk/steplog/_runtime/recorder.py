@@ -236,7 +236,7 @@ class Recorder:
         ticket.began = time.perf_counter()
 
     def _intend(self, ticket: Ticket) -> Entry:
-        sink = Sink(self.redactor)
+        sink = Sink(self.redactor, self.journal.store.bodies.name)
         line = lines.intent(ticket, sink)
         return self.journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=ticket.call.mode != "safe")
 
@@ -286,7 +286,7 @@ class Recorder:
             advance(self, ticket.effect.scope, ticket.step)
 
     def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
-        sink = Sink(self.redactor)
+        sink = Sink(self.redactor, self.journal.store.bodies.name)
         line = lines.outcome(ticket, outcome, detail, waited, sink)
         if sink.redacted:
             what = "run %s: a secret was taken out of the recorded outcome of %s (%s); on resume %s"
@@ -313,7 +313,7 @@ class Recorder:
 
     def settled(self, ticket: Ticket, result: Any) -> Steps[None]:
         """Write that the tool's own `verify` found the effect done, with its encoded result."""
-        sink = Sink(self.redactor)
+        sink = Sink(self.redactor, self.journal.store.bodies.name)
         data = {"how": "done", "by": "verify", "result": sink.value(result)}
         try:
             yield self.journal.submit(ev.STEP_RESOLVED, ticket.step, sink.line(data), sink.bodies)

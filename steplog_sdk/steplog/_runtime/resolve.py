@@ -58,7 +58,7 @@ def resolve(
     # Before the run is taken: a claim would reopen a run that has ended.
     found = _check(fold(store.read(run_id).events), step, how, store.bodies, claimed=False)
     redactor = settings.redactor()
-    sink = Sink(redactor)
+    sink = Sink(redactor, store.bodies.name)
     data = _data(
         sink, how, result, message if how == "failed" else message or _unknown(found), {"by": by, "note": note}
     )

@@ -8,7 +8,8 @@ append (`run.claimed`). Locks only say when it is worth trying.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from steplog._kernel.events import Event
@@ -72,8 +73,44 @@ class Writer(Protocol):
         """Release the run. Idempotent."""
 
 
+class Cipher(Protocol):
+    """Encrypts what a body store writes, and gives bodies names from which nobody without the key can guess them.
+
+    Attributes:
+        key_id: names the key that new bodies are sealed with. Chunks under one key id are compressed together.
+    """
+
+    key_id: bytes
+
+    def name(self, digest: bytes) -> bytes:
+        """The 32 bytes that stand for a SHA-256 digest wherever plain content would be named, under the newest key."""
+
+    def names(self, digest: bytes) -> Collection[bytes]:
+        """The same under every key that may have been used, the digest itself included: all that may name a body."""
+
+    def seal(self, data: bytes, context: bytes) -> bytes:
+        """Encrypt bytes for one place, which `context` names; opening them elsewhere fails."""
+
+    def open(self, sealed: bytes, context: bytes) -> bytes:
+        """Decrypt.
+
+        Raises:
+            Corrupt: what is stored was altered or moved.
+            StoreError: the key that it needs is not known.
+        """
+
+
 class BodyStore(Protocol):
-    """Content-addressed bytes, named by the SHA-256 (64 hex digits) of their exact content."""
+    """Content-addressed bytes, named by the SHA-256 (64 hex digits) of their exact content.
+
+    A store that encrypts names them by a keyed hash of it instead, so ask `name`.
+    """
+
+    def name(self, data: bytes) -> str:
+        """The name under which these bytes are put."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep what is put inside from being pruned until the lines that name it have been appended, inside too."""
 
     def put(self, bodies: Iterable[tuple[str, bytes]], *, sync: bool = True) -> None:
         """Store `(sha256, bytes)` pairs; those already present are skipped. With `sync` they are durable at return."""
@@ -83,6 +120,9 @@ class BodyStore(Protocol):
 
     def has(self, sha256: str) -> bool:
         """Tell whether a body is present, without reading it."""
+
+    def rest(self) -> None:
+        """Give back space that only writing needs: a run was closed."""
 
     def close(self) -> None:
         """Close this process's handle. Idempotent; a later call opens it again."""

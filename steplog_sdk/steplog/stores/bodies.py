@@ -1,46 +1,44 @@
 """Large values, stored once: a SQLite file that all runs of one home share.
 
-Three tables. `nodes` are prefixes of bodies (see `chunks.py`), each naming the prefix that it extends and the chunk
-that it adds, so that a conversation sent again with one message more stores one message. `chunks` are the distinct
-pieces, compressed. `bodies` says which prefixes are whole bodies.
+    nodes     prefixes of bodies (see `chunks.py`), each naming the prefix that it extends and the chunk that it adds,
+              so that a conversation sent again with one message more stores one message
+              (or a tail: the negative id of a list of chunks in `tails`)
+    chunks    the distinct pieces (see `blocks.py`)
+    bodies    which prefixes are whole bodies, the day on which each was put last, and `seen`, for pruning
+    prunes    when bodies were pruned; `pruned` says which
 
-Thirty-two consecutive chunks form a block, and a chunk is compressed with the chunks before it in its block as
-dictionary: neighbours come from the same conversation, and short JSON alone compresses badly.
+A body may be pruned once nothing that is kept needs it. That a writer finds a body present, and appends the line that
+names it after the body was pruned, cannot happen: presence counts only together with `seen`, the number of the newest
+prune when the body was put last. A prune begins by taking the next number while no process is between putting a
+body and appending its line (`held`), reads the logs after that, and deletes only what carries an older number.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256 as sha256_of
 from typing import TYPE_CHECKING, Final
 
-from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError, UnsupportedFormat
-from steplog.stores.chunks import MOST, Prefix, prefixes
-from steplog.stores.explain import failure
+from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError
+from steplog.stores.blocks import BLOCK, ID_SIZE, chunks_of, join, pack, read_block
+from steplog.stores.chunks import Prefix, prefixes
+from steplog.stores.database import BUSY_SECONDS, Database
 from steplog.stores.fs import FS, make_dirs, open_or_create
 
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION: Final = 1
-_BLOCK: Final = 32
-_WINDOW: Final = 64 << 10
-_LEVEL: Final = 6
-_SECONDS_A_DAY: Final = 86_400
-_BUSY_SECONDS: Final = 30.0
+    from steplog.stores.base import Cipher
 
-_SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS chunks (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS nodes (key BLOB PRIMARY KEY, parent BLOB, chunk INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS bodies (sha256 BLOB PRIMARY KEY, size INT NOT NULL, day INT NOT NULL) WITHOUT ROWID",
-    f"PRAGMA user_version = {_VERSION}",
-)
+SECONDS_A_DAY: Final = 86_400
+_PATIENCE: Final = 0.001
+
+# Bounds what a tail takes where all of a growing body is known, as when somebody says the same again and again.
+_TAIL: Final = 64
 
 _CHAIN: Final = """
     WITH RECURSIVE chain (parent, chunk) AS (
@@ -49,93 +47,134 @@ _CHAIN: Final = """
     )
     SELECT chunk FROM chain
 """
+_FRESH: Final = """
+    SELECT 1 FROM bodies WHERE sha256 = ? AND day = ? AND seen = (SELECT coalesce(max(id), 0) FROM prunes)
+"""
+_TOUCH: Final = """
+    UPDATE bodies SET day = ?, seen = (SELECT coalesce(max(id), 0) FROM prunes) WHERE sha256 = ?
+"""
 
 
 class SqliteBodies:
     """Content-addressed bytes in one SQLite file, for any number of threads and processes at once.
 
-    One connection per process, opened when first needed and closed before a fork: SQLite connections must not cross
-    one.
+    Args:
+        path: the file.
+        durability: `durable`: what is put with `sync` survives the loss of power.
+        fs: the file layer.
+        cipher: seals what is stored and names it, or None to store it as it is.
     """
 
-    def __init__(self, path: str, *, durability: str = "durable", fs: FS | None = None) -> None:
+    def __init__(
+        self, path: str, *, durability: str = "durable", fs: FS | None = None, cipher: Cipher | None = None
+    ) -> None:
         self.path = path
-        self._durable = durability == "durable"
-        self._fs = fs or FS()
-        self._guard = threading.RLock()
-        self._db: sqlite3.Connection | None = None
-        self._synchronous = ""
+        self.cipher = cipher
+        self.database = Database(path, durable=durability == "durable", fs=fs or FS())
+        self._window = _Window(path.removesuffix(".db") + ".lock", self.database)
         self._unsynced = False
-        self._recent = (0, b"")  # the last chunk's id and its block so far, which the next chunk is compressed with
-        _live.add(self)
+        # The last chunk's id and its block so far, which the next chunk is compressed with, and as of which version.
+        self._recent = (0, b"")
+        self._version = -1
+
+    def name(self, data: bytes) -> str:
+        """The name under which these bytes are put: their SHA-256, or what the cipher makes of it, in hex."""
+        return self._keyed(sha256_of(data).digest()).hex()
+
+    def _keyed(self, digest: bytes) -> bytes:
+        return digest if self.cipher is None else self.cipher.name(digest)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep what is put in here from being pruned before the lines that name it are appended, in here too."""
+        with self.database.explained("store bodies"):
+            self._window.enter()
+        try:
+            yield
+        finally:
+            self._window.leave()
 
     def put(self, bodies: Iterable[tuple[str, bytes]], *, sync: bool = True) -> None:
         """Store bodies in one transaction; those already present are skipped.
 
         Raises:
             InvalidArgument: a body does not hash to its name; nothing was stored.
-            StoreError: the file could not be written; nothing was stored.
+            StoreError: the file could not be written, or was replaced meanwhile; nothing was stored.
         """
-        cut = [(name, data, _checked(name, data)) for name, data in bodies]
-        sync = sync and self._durable
-        with self._guard, self._explained("store bodies"):
-            db = self._connect()
-            absent = [entry for entry in cut if not self._has(db, entry[0])]
-            if absent:
-                with self._transaction(db, sync=sync):
-                    for name, data, found in absent:
-                        self._add(db, name, data, found)
+        cut = [(name, data, self._checked(name, data)) for name, data in bodies]
+        sync = sync and self.database.durable
+        today = int(time.time()) // SECONDS_A_DAY
+        with self.database.guard, self.database.explained("store bodies"):
+            db = self.database.connect()
+            due = [entry for entry in cut if not db.execute(_FRESH, (bytes.fromhex(entry[0]), today)).fetchone()]
+            if due:
+                try:
+                    with self.database.transaction(db, sync=sync):
+                        self._notice_others(db)
+                        for name, data, found in due:
+                            if not db.execute(_TOUCH, (today, bytes.fromhex(name))).rowcount:
+                                self._add(db, name, data, found, today)
+                except BaseException:
+                    self._recent = (0, b"")
+                    raise
             elif sync and self._unsynced:
-                db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # syncs the log of what was committed without
-            self._unsynced = self._durable and not sync and (self._unsynced or bool(absent))
+                self.database.sync_log()
+            self._unsynced = self.database.durable and not sync and (self._unsynced or bool(due))
 
     def get(self, sha256: str) -> bytes:
         """Return the exact bytes.
 
         Raises:
             BodyMissing: there is no such body.
-            Corrupt: what is stored does not hash to its name.
+            Corrupt: what is stored does not hash to its name, or is encrypted and there is no key.
             StoreError: the file could not be read.
         """
-        with self._guard, self._explained("read a body"):
-            db = self._connect() if self._exists() else None
+        with self.database.guard, self.database.explained("read a body"):
+            db = self.database.connect() if self.database.exists() else None
             if db is None or not self._has(db, sha256):
-                raise BodyMissing(
-                    f"body {sha256} is not in {self.path}: it was pruned, or the log was copied without its bodies. "
-                    "Lines that name it stay readable; only the step that needs it cannot be replayed.",
-                    sha256=sha256,
-                    path=self.path,
-                )
+                raise self._missing(db, sha256)
             key = bytes.fromhex(sha256)[:16]
-            chain = [chunk for (chunk,) in db.execute(_CHAIN, (key,))]
-            data = _join(db, reversed(chain))
-        if sha256_of(data).hexdigest() != sha256:
+            links = [link for (link,) in db.execute(_CHAIN, (key,))]
+            data = join(db, chunks_of(db, reversed(links)), self.cipher, self.path)
+        digest = sha256_of(data).digest()
+        if digest.hex() != sha256 and (self.cipher is None or bytes.fromhex(sha256) not in self.cipher.names(digest)):
             raise Corrupt(
                 f"body {sha256} in {self.path} is damaged: it does not hash to its name. Restore the file from a copy.",
                 path=self.path,
                 expected=sha256,
-                found=sha256_of(data).hexdigest(),
+                found=digest.hex(),
             )
         return data
 
     def has(self, sha256: str) -> bool:
         """Tell whether a body is present, without reading it."""
-        with self._guard, self._explained("look for a body"):
-            return self._exists() and self._has(self._connect(), sha256)
+        with self.database.guard, self.database.explained("look for a body"):
+            return self.database.exists() and self._has(self.database.connect(), sha256)
+
+    def rest(self) -> None:
+        """Give back space that only writing needs. For when a run is closed; costs two syncs, where there is any."""
+        # Where it fails nothing is lost: what was committed is as safe in the write-ahead log, and is moved later.
+        with suppress(StoreError), self.database.guard, self.database.explained("close"):
+            self.database.shrink()
 
     def close(self) -> None:
         """Close this process's connection. Idempotent; a later call opens it again."""
-        with self._guard, self._explained("close"):
-            db, self._db = self._db, None
-            if db is not None:
-                db.close()
+        with self.database.guard, self.database.explained("close"):
+            self.database.close()
 
-    def _exists(self) -> bool:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold off every process that is between putting a body and appending its line.
+
+        Raises:
+            StoreError: writers were busy all the time.
+        """
+        with self.database.explained("prune"):
+            self._window.shut()
         try:
-            self._fs.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+            yield
+        finally:
+            self._window.open()
 
     @staticmethod
     def _has(db: sqlite3.Connection, sha256: str) -> bool:
@@ -145,210 +184,174 @@ class SqliteBodies:
             return False
         return db.execute("SELECT 1 FROM bodies WHERE sha256 = ?", (key,)).fetchone() is not None
 
-    def _add(self, db: sqlite3.Connection, name: str, data: bytes, found: list[Prefix]) -> None:
+    def _missing(self, db: sqlite3.Connection | None, sha256: str) -> BodyMissing:
+        row = None
+        if db is not None:
+            statement = "SELECT prunes.day FROM pruned JOIN prunes ON prunes.id = pruned.prune WHERE sha256 = ?"
+            row = db.execute(statement, (_raw(sha256)[:16],)).fetchone()
+        day = None if row is None else time.strftime("%Y-%m-%d", time.gmtime(row[0] * SECONDS_A_DAY))
+        why = f"it was pruned on {day}" if day else "the file was lost, or the log was copied without it"
+        return BodyMissing(
+            f"body {sha256} is not in {self.path}: {why}. "
+            "Lines that name it stay readable; only the step that needs it cannot be replayed.",
+            sha256=sha256,
+            path=self.path,
+            pruned=day,
+        )
+
+    def _notice_others(self, db: sqlite3.Connection) -> None:
+        """Forget what another connection may have changed: after a prune the last block may hold something else."""
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version, self._recent = version, (0, b"")
+
+    def _checked(self, name: str, data: bytes) -> list[Prefix]:
+        found, digest = prefixes(data)
+        right = self._keyed(bytes.fromhex(digest)).hex()
+        if right != name:
+            raise InvalidArgument(
+                f"a body of {len(data)} bytes was named {name} but hashes to {right}. Nothing was stored."
+            )
+        return found
+
+    def _add(self, db: sqlite3.Connection, name: str, data: bytes, found: list[Prefix], today: int) -> None:
         """Store the part of a body behind its longest stored prefix.
 
-        A stored prefix has all its shorter ones stored too, so the longest is found by halving.
+        It is found by halving: a stored prefix has its shorter ones stored too, but for those that end inside a tail
+        (see `_links`), where a shorter one may be found. That costs some space and nothing else.
         """
         low, high = 0, len(found)
         while low < high:
             middle = (low + high) // 2
-            if db.execute("SELECT 1 FROM nodes WHERE key = ?", (found[middle].key,)).fetchone():
+            if db.execute("SELECT 1 FROM nodes WHERE key = ?", (self._node(found[middle]),)).fetchone():
                 low = middle + 1
             else:
                 high = middle
-        parent = found[low - 1].key if low else None
-        for prefix in found[low:]:
-            chunk = self._add_chunk(db, data[prefix.start : prefix.stop])
-            db.execute("INSERT OR IGNORE INTO nodes VALUES (?, ?, ?)", (prefix.key, parent, chunk))
-            parent = prefix.key
-        today = int(time.time()) // _SECONDS_A_DAY
-        db.execute("INSERT OR IGNORE INTO bodies VALUES (?, ?, ?)", (bytes.fromhex(name), len(data), today))
+        parent = self._node(found[low - 1]) if low else None
+        for prefix, chunk in self._links(db, data, found[low:]):
+            key = self._node(prefix)
+            db.execute("INSERT OR IGNORE INTO nodes VALUES (?, ?, ?)", (key, parent, chunk))
+            parent = key
+        statement = "INSERT INTO bodies VALUES (?, ?, ?, (SELECT coalesce(max(id), 0) FROM prunes))"
+        db.execute(statement, (bytes.fromhex(name), len(data), today))
+        db.execute("DELETE FROM pruned WHERE sha256 = ?", (bytes.fromhex(name)[:16],))
 
-    def _add_chunk(self, db: sqlite3.Connection, raw: bytes) -> int:
-        key = sha256_of(raw).digest()[:16]
+    def _links(self, db: sqlite3.Connection, data: bytes, found: list[Prefix]) -> list[tuple[Prefix, int]]:
+        """The chunks that extend a stored prefix, each with the prefix that it ends.
+
+        Known chunks at the end become one link, the negative id of their list: what stands behind the messages of a
+        request, such as its tools, stands behind those of the next request too.
+        """
+        chunks, new = [], 0
+        for number, prefix in enumerate(found, 1):
+            chunk, added = self._add_chunk(db, data[prefix.start : prefix.stop])
+            chunks.append(chunk)
+            new = number if added else new
+        start = max(new, len(chunks) - _TAIL)
+        links = list(zip(found, chunks, strict=True))
+        if len(chunks) - start > 1:
+            links[start:] = [(found[-1], -self._add_tail(db, chunks[start:]))]
+        return links
+
+    @staticmethod
+    def _add_tail(db: sqlite3.Connection, chunks: list[int]) -> int:
+        listed = b"".join(chunk.to_bytes(ID_SIZE, "big") for chunk in chunks)
+        row = db.execute("SELECT id FROM tails WHERE chunks = ?", (listed,)).fetchone()
+        if row is None:
+            row = (db.execute("INSERT INTO tails (chunks) VALUES (?)", (listed,)).lastrowid,)
+        return int(row[0])
+
+    def _node(self, prefix: Prefix) -> bytes:
+        return self._keyed(prefix.digest)[:16]
+
+    def _add_chunk(self, db: sqlite3.Connection, raw: bytes) -> tuple[int, bool]:
+        key = self._keyed(sha256_of(raw).digest())[:16]
         row = db.execute("SELECT id FROM chunks WHERE hash = ?", (key,)).fetchone()
         if row is not None:
-            return int(row[0])
-        (last,) = db.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()
-        before = self._block_before(db, last)
-        db.execute("INSERT INTO chunks VALUES (?, ?, ?)", (last + 1, key, _pack(raw, before)))
-        self._recent = (last + 1, before + raw)
-        return int(last) + 1
+            return int(row[0]), False
+        key_id = None if self.cipher is None else self.cipher.key_id
+        last, last_key = (db.execute("SELECT id, key_id FROM chunks ORDER BY id DESC LIMIT 1").fetchone()) or (0, None)
+        # What is encrypted shares no block with what is not, or is under another key: each block is read by one key.
+        chunk = last + 1 if last_key == key_id else (last // BLOCK + 1) * BLOCK
+        before = self._block_before(db, chunk, last)
+        stored = pack(raw, before, self.cipher, key)
+        db.execute("INSERT INTO chunks VALUES (?, ?, ?, ?)", (chunk, key, stored, key_id))
+        self._recent = (chunk, before + raw)
+        return int(chunk), True
 
-    def _block_before(self, db: sqlite3.Connection, last: int) -> bytes:
-        """Return the raw bytes of the block that the chunk after `last` joins."""
-        if (last + 1) % _BLOCK == 0:
+    def _block_before(self, db: sqlite3.Connection, chunk: int, last: int) -> bytes:
+        """Return the raw bytes of the block that a new chunk joins."""
+        if chunk % BLOCK == 0:
             return b""
         if self._recent[0] == last:
             return self._recent[1]
-        return b"".join(_read_block(db, last // _BLOCK).values())
+        return b"".join(read_block(db, chunk // BLOCK, self.cipher, self.path).values())
 
-    @contextmanager
-    def _transaction(self, db: sqlite3.Connection, *, sync: bool) -> Iterator[None]:
-        level = "FULL" if sync else "NORMAL"
-        if level != self._synchronous:
-            db.execute(f"PRAGMA synchronous = {level}")
-            self._synchronous = level
-        db.execute("BEGIN IMMEDIATE")
+
+class _Window:
+    """The time between putting a body and appending its line, told to other processes by a shared lock on a file."""
+
+    def __init__(self, path: str, database: Database) -> None:
+        self._path = path
+        self._database = database
+        self._fd = -1
+        self._pid = 0
+        self._inside = 0
+
+    def enter(self) -> None:
+        with self._database.guard:
+            if self._pid != os.getpid() or not self._inside:
+                deadline = time.monotonic() + BUSY_SECONDS
+                while not self._flock(shared=True):
+                    if time.monotonic() > deadline:
+                        raise OSError(errno.EBUSY, "another process is pruning the bodies")
+                    time.sleep(_PATIENCE)
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._database.guard:
+            self._inside -= 1
+            if not self._inside:
+                self._database.fs.unlock(self._fd)
+
+    def shut(self) -> None:
+        """Return when no process is inside, this one's threads included; they wait until `open`."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while not self._try_shut():
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "others are busy with the bodies")
+            time.sleep(_PATIENCE)
+
+    def _try_shut(self) -> bool:
+        guard = self._database.guard
+        guard.acquire()
         try:
-            yield
-            db.execute("COMMIT")
+            shut = not self._inside and self._flock(shared=False)
         except BaseException:
-            self._recent = (0, b"")
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            guard.release()
             raise
+        if not shut:
+            guard.release()
+        return shut
 
-    def _connect(self) -> sqlite3.Connection:
-        if self._db is None:
-            import sqlite3
+    def open(self) -> None:
+        self._database.fs.unlock(self._fd)
+        self._database.guard.release()
 
-            make_dirs(self._fs, os.path.dirname(self.path))
-            fd, created = open_or_create(self._fs, self.path, os.O_RDWR)
-            self._fs.close(fd)
-            if created and self._durable:
-                self._fs.sync_dir(os.path.dirname(self.path))
-            db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            try:
-                self._prepare(db)
-            except BaseException:
-                db.close()
-                raise
-            self._db, self._synchronous, self._recent = db, "", (0, b"")
-        return self._db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > _VERSION:
-            raise UnsupportedFormat(
-                f"{self.path} has format {version}; this release reads {_VERSION}. Upgrade: pip install -U steplog",
-                path=self.path,
-                found=str(version),
-            )
-        if version < _VERSION:
-            db.execute("PRAGMA page_size = 2048")
-            db.execute("PRAGMA journal_mode = WAL")
-            with self._transaction(db, sync=self._durable):
-                for statement in _SCHEMA:
-                    db.execute(statement)
-        # A small write-ahead log: what is not yet in the main file is stored twice.
-        db.execute("PRAGMA wal_autocheckpoint = 64")
-
-    @contextmanager
-    def _explained(self, action: str) -> Iterator[None]:
-        import sqlite3
-
-        try:
-            yield
-        except OSError as error:
-            raise failure(error, None, action, self.path) from error
-        except sqlite3.Error as error:
-            raise _explain(error, action, self.path) from error
+    def _flock(self, *, shared: bool) -> bool:
+        fs = self._database.fs
+        if self._pid != os.getpid():
+            # What a fork has left here is the parent's open file, and its lock with it.
+            if self._fd >= 0:
+                fs.close(self._fd)
+            make_dirs(fs, os.path.dirname(self._path))
+            self._fd, _ = open_or_create(fs, self._path, os.O_RDWR)
+            self._pid, self._inside = os.getpid(), 0
+        return fs.flock(self._fd, shared=shared)
 
 
-_live: weakref.WeakSet[SqliteBodies] = weakref.WeakSet()
-_at_fork: list[SqliteBodies] = []
-_forking = threading.RLock()
-
-
-def _before_fork() -> None:
-    _forking.acquire()
-    for store in list(_live):
-        store._guard.acquire()  # noqa: SLF001  one module, one mechanism
-        _at_fork.append(store)
-        store.close()
-
-
-def _after_fork_in_parent() -> None:
-    while _at_fork:
-        _at_fork.pop()._guard.release()  # noqa: SLF001
-    _forking.release()
-
-
-def _after_fork_in_child() -> None:
-    global _forking  # noqa: PLW0603  the parent's lock cannot be released here
-    _forking = threading.RLock()
-    while _at_fork:
-        _at_fork.pop()._guard = threading.RLock()  # noqa: SLF001
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-def _checked(name: str, data: bytes) -> list[Prefix]:
-    found, digest = prefixes(data)
-    if digest != name:
-        raise InvalidArgument(
-            f"a body of {len(data)} bytes was named {name} but hashes to {digest}. Nothing was stored."
-        )
-    return found
-
-
-def _pack(raw: bytes, before: bytes) -> bytes:
-    """Compress a chunk, with what comes before it in its block as dictionary; random bytes grow by a few bytes."""
-    import zstandard as zstd
-
-    window = before[-_WINDOW:]
-    dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
-    parameters = zstd.ZstdCompressionParameters.from_level(
-        _LEVEL, source_size=len(raw), dict_size=len(window), format=zstd.FORMAT_ZSTD1_MAGICLESS
-    )
-    return zstd.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(raw)
-
-
-def _unpack(packed: bytes, before: bytes) -> bytes:
-    import zstandard as zstd
-
-    window = before[-_WINDOW:]
-    dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
-    unpacker = zstd.ZstdDecompressor(dict_data=dictionary, format=zstd.FORMAT_ZSTD1_MAGICLESS)
+def _raw(sha256: str) -> bytes:
     try:
-        return unpacker.decompress(packed, max_output_size=MOST)
-    except zstd.ZstdError:
-        return b""  # the body that needs it fails its hash
-
-
-def _read_block(db: sqlite3.Connection, number: int) -> dict[int, bytes]:
-    first = number * _BLOCK
-    rows = db.execute("SELECT id, data FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + _BLOCK - 1))
-    raw: dict[int, bytes] = {}
-    before = b""
-    for chunk, packed in rows:
-        raw[chunk] = _unpack(packed, before)
-        before += raw[chunk]
-    return raw
-
-
-def _join(db: sqlite3.Connection, chunks: Iterable[int]) -> bytes:
-    blocks: dict[int, dict[int, bytes]] = {}
-    parts = []
-    for chunk in chunks:
-        number = chunk // _BLOCK
-        if number not in blocks:
-            blocks[number] = _read_block(db, number)
-        parts.append(blocks[number].get(chunk, b""))
-    return b"".join(parts)
-
-
-def _explain(error: sqlite3.Error, action: str, path: str) -> StoreError:
-    import sqlite3
-
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return Corrupt(
-            f"cannot {action}: {path} is damaged ({error}). Logs stay readable; steps whose bodies it held cannot be "
-            f"replayed. Restore it from a copy, or save what it holds: sqlite3 {path} .recover",
-            path=path,
-        )
-    if code == sqlite3.SQLITE_BUSY:
-        text = f"cannot {action}: another process has kept {path} locked for {_BUSY_SECONDS:.0f} s. Stop it, or wait."
-        return StoreError(text, errno=errno.EBUSY, path=path)
-    system = {
-        sqlite3.SQLITE_FULL: errno.ENOSPC,
-        sqlite3.SQLITE_READONLY: errno.EROFS,
-        sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-        sqlite3.SQLITE_IOERR: errno.EIO,
-    }
-    return failure(OSError(system.get(code, 0), str(error)), None, action, path, "Nothing was stored.")
+        return bytes.fromhex(sha256)
+    except ValueError:
+        return b""

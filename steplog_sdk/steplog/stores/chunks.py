@@ -26,12 +26,12 @@ class Prefix(NamedTuple):
     """The part of a body up to one cut.
 
     Attributes:
-        key: first 128 bits of the SHA-256 of the prefix.
+        digest: SHA-256 of the prefix.
         start: where its last chunk begins.
         stop: where it ends.
     """
 
-    key: bytes
+    digest: bytes
     start: int
     stop: int
 
@@ -60,6 +60,6 @@ def prefixes(data: bytes) -> tuple[list[Prefix], str]:
     start = 0
     for stop in cuts(data):
         digest.update(data[start:stop])
-        found.append(Prefix(digest.digest()[:16], start, stop))
+        found.append(Prefix(digest.digest(), start, stop))
         start = stop
     return found, digest.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256 as sha256_of
 
 from steplog._kernel.line import scan
@@ -95,6 +96,14 @@ class MemoryBodies:
     def __init__(self) -> None:
         self._bodies: dict[str, bytes] = {}
 
+    def name(self, data: bytes) -> str:
+        """The name under which these bytes are put."""
+        return sha256_of(data).hexdigest()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Nothing is ever pruned here."""
+        return nullcontext()
+
     def put(self, bodies: Iterable[tuple[str, bytes]], *, sync: bool = True) -> None:  # noqa: ARG002
         """Store bodies, all or none."""
         new = {name: bytes(data) for name, data in bodies}
@@ -112,6 +121,9 @@ class MemoryBodies:
     def has(self, sha256: str) -> bool:
         """Tell whether a body is present."""
         return sha256 in self._bodies
+
+    def rest(self) -> None:
+        """Writing needs no space of its own."""
 
     def close(self) -> None:
         """Nothing to close: what is stored stays."""

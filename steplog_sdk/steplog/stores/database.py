@@ -1,0 +1,265 @@
+"""The SQLite file of the body store: opened when first needed, one connection per process, its errors explained.
+
+A connection must not cross a fork, so it is closed before one and opened again by whoever needs it. A file that is
+deleted or replaced while it is open goes on working for the process that holds it, and is lost with it; so each use
+compares the open file with what its path names now.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from steplog.errors import Corrupt, StoreError, UnsupportedFormat
+from steplog.stores.explain import failure
+from steplog.stores.fs import FS, make_dirs, open_or_create
+
+if TYPE_CHECKING:
+    import sqlite3
+
+VERSION: Final = 2
+BUSY_SECONDS: Final = 30.0
+_SMALL: Final = 16 << 10
+
+_TABLES: Final = (
+    "CREATE TABLE chunks (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
+    "CREATE TABLE nodes (key BLOB PRIMARY KEY, parent BLOB, chunk INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE bodies (sha256 BLOB PRIMARY KEY, size INT NOT NULL, day INT NOT NULL) WITHOUT ROWID",
+)
+# Adding columns and tables is done in an instant, however large the file of an earlier release is.
+_SINCE_2: Final = (
+    "ALTER TABLE chunks ADD COLUMN key_id BLOB",
+    "ALTER TABLE bodies ADD COLUMN seen INT NOT NULL DEFAULT 0",
+    "CREATE TABLE tails (id INTEGER PRIMARY KEY, chunks BLOB NOT NULL UNIQUE)",
+    "CREATE TABLE prunes (id INTEGER PRIMARY KEY, day INT NOT NULL, before INT NOT NULL)",
+    "CREATE TABLE pruned (sha256 BLOB PRIMARY KEY, prune INT NOT NULL) WITHOUT ROWID",
+)
+
+
+class Database:
+    """One SQLite file.
+
+    Attributes:
+        path: where it is.
+        fs: the file layer.
+        guard: held by whoever uses the connection.
+        durable: whether transactions may be asked to survive the loss of power.
+    """
+
+    def __init__(self, path: str, *, durable: bool, fs: FS) -> None:
+        self.path = path
+        self.fs = fs
+        self.durable = durable
+        self.guard = threading.RLock()
+        self.connection: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+        self._synchronous = ""
+        _live.add(self)
+
+    def exists(self) -> bool:
+        """Tell whether there is a file."""
+        return self._named() is not None
+
+    def connect(self) -> sqlite3.Connection:
+        """Return the connection, creating the file where there is none.
+
+        Raises:
+            StoreError: the file was deleted or replaced since it was opened. The next call opens what is there now.
+        """
+        if self.connection is not None:
+            if self._named() == self._identity:
+                return self.connection
+            self._abandon()
+            message = (
+                f"{self.path} was deleted or replaced while this process had it open. What it held is gone, and with "
+                f"it the bodies that lines of this home name. Put the file back; else those steps cannot be replayed."
+            )
+            raise StoreError(message, path=self.path, errno=errno.ENOENT)
+        import sqlite3
+
+        make_dirs(self.fs, os.path.dirname(self.path))
+        fd, created = open_or_create(self.fs, self.path, os.O_RDWR)
+        self.fs.close(fd)
+        if created and self.durable:
+            self.fs.sync_dir(os.path.dirname(self.path))
+        db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        self.connection, self._identity, self._synchronous = db, self._named() or (0, 0), ""
+        return db
+
+    def _named(self) -> tuple[int, int] | None:
+        try:
+            status = self.fs.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_dev, status.st_ino
+
+    def _abandon(self) -> None:
+        """Forget a connection without closing it: that would delete the write-ahead log of the file's successor."""
+        db, self.connection = self.connection, None
+        if db is not None:
+            if sys.version_info >= (3, 12):
+                import sqlite3
+
+                db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)  # noqa: FBT003
+            _abandoned.append(db)
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version < VERSION:
+            if not version:
+                db.execute("PRAGMA page_size = 2048")
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                db.execute("PRAGMA journal_mode = WAL")
+            with self.transaction(db, sync=self.durable):
+                version = self._upgrade(db)
+        if version > VERSION:
+            raise UnsupportedFormat(
+                f"{self.path} has format {version}; this release reads {VERSION}. Upgrade: pip install -U steplog",
+                path=self.path,
+                found=str(version),
+            )
+        # A small write-ahead log: what is not yet in the main file is stored twice.
+        db.execute("PRAGMA wal_autocheckpoint = 64")
+
+    @staticmethod
+    def _upgrade(db: sqlite3.Connection) -> int:
+        (version,) = db.execute("PRAGMA user_version").fetchone()  # again, now that nobody else can do the same
+        if version < VERSION:
+            for statement in (() if version else _TABLES) + _SINCE_2:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        return int(version)
+
+    @contextmanager
+    def transaction(self, db: sqlite3.Connection, *, sync: bool) -> Iterator[None]:
+        """Write all or nothing; with `sync`, on the medium when this returns."""
+        level = "FULL" if sync and self.durable else "NORMAL"
+        if level != self._synchronous:
+            db.execute(f"PRAGMA synchronous = {level}")
+            self._synchronous = level
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def explained(self, action: str) -> Iterator[None]:
+        """Turn what SQLite and the operating system raise into errors that say what to do."""
+        import sqlite3
+
+        try:
+            yield
+        except OSError as error:
+            raise failure(error, None, action, self.path) from error
+        except sqlite3.Error as error:
+            raise _explain(error, action, self.path) from error
+
+    def sync_log(self) -> None:
+        """Return when all that was committed without `sync` is on the medium."""
+        try:
+            fd = self.fs.open(self.path + "-wal", os.O_RDWR)
+        except FileNotFoundError:
+            return  # what it held has been moved into the main file, and synced
+        try:
+            self.fs.sync(fd)
+        finally:
+            self.fs.close(fd)
+
+    def shrink(self) -> None:
+        """Move the write-ahead log into the main file and cut it to nothing, unless it is small or in use."""
+        if self.connection is None or self._named() != self._identity:
+            return
+        try:
+            size = self.fs.stat(self.path + "-wal").st_size
+        except FileNotFoundError:
+            return
+        if size > _SMALL:
+            self.connection.execute("PRAGMA busy_timeout = 0")  # it can wait for the next time
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+
+    def close(self) -> None:
+        """Close this process's connection. Idempotent; a later call opens it again."""
+        if self.connection is not None and self._named() != self._identity:
+            self._abandon()
+        db, self.connection = self.connection, None
+        if db is not None:
+            db.close()
+
+
+_live: weakref.WeakSet[Database] = weakref.WeakSet()
+_abandoned: list[sqlite3.Connection] = []
+_at_fork: list[Database] = []
+_forking = threading.RLock()
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for database in list(_live):
+        database.guard.acquire()
+        _at_fork.append(database)
+        database.close()
+
+
+def _after_fork_in_parent() -> None:
+    while _at_fork:
+        _at_fork.pop().guard.release()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking  # noqa: PLW0603  the parent's lock cannot be released here
+    _forking = threading.RLock()
+    while _at_fork:
+        _at_fork.pop().guard = threading.RLock()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Close what is open: the last process to close a file takes its write-ahead log away."""
+    for database in list(_live):
+        with database.guard, contextlib.suppress(StoreError), database.explained("close"):
+            database.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _explain(error: sqlite3.Error, action: str, path: str) -> StoreError:
+    import sqlite3
+
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Corrupt(
+            f"cannot {action}: {path} is damaged ({error}). Logs stay readable; steps whose bodies it held cannot be "
+            f"replayed. Restore it from a copy, or save what it holds: sqlite3 {path} .recover",
+            path=path,
+        )
+    if code == sqlite3.SQLITE_BUSY:
+        text = f"cannot {action}: another process has kept {path} locked for {BUSY_SECONDS:.0f} s. Stop it, or wait."
+        return StoreError(text, errno=errno.EBUSY, path=path)
+    system = {
+        sqlite3.SQLITE_FULL: errno.ENOSPC,
+        sqlite3.SQLITE_READONLY: errno.EROFS,
+        sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+        sqlite3.SQLITE_IOERR: errno.EIO,
+    }
+    return failure(OSError(system.get(code, 0), str(error)), None, action, path, "Nothing was stored.")

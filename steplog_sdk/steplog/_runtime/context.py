@@ -51,6 +51,12 @@ def current_task() -> Any:
     return asyncio.current_task()
 
 
+def running_loop() -> Any:
+    """The asyncio event loop that runs in this thread, or None."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001  # the public form raises instead
+
+
 def owner() -> Owner:
     """The thread and task that are executing."""
     task = current_task()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from steplog._kernel.decide import Decision, Effect, decide, inside, owed_by
 from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import Occurrences, step_id
-from steplog._runtime.commit import reentered
 from steplog._runtime.context import Frame, owner
 from steplog._runtime.door import PROCESS
+from steplog._runtime.group import reentered
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from typing import TypeVar
 
-from steplog._runtime.commit import Entry
+from steplog._runtime.group import Entry
 from steplog._runtime.turns import Turn
 
 T = TypeVar("T")
@@ -48,7 +48,13 @@ async def run_async(steps: Steps[T]) -> T:
         wait = next(steps)
         while True:
             try:
-                await _pause(wait)
+                if isinstance(wait, Entry):
+                    future = wait.commit.wait_in_loop(wait)
+                    if future is not None:
+                        await future
+                        wait.check()
+                else:
+                    await _pause(wait)
             except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
                 wait = steps.throw(error)
             else:
@@ -67,10 +73,8 @@ def _block(wait: Wait) -> None:
         time.sleep(wait.seconds)
 
 
-async def _pause(wait: Wait) -> None:
-    if isinstance(wait, Entry):
-        await wait.commit.wait_async(wait)
-    elif isinstance(wait, Turn):
+async def _pause(wait: Turn | Pause) -> None:
+    if isinstance(wait, Turn):
         await wait.wait_async()
     else:
         import asyncio

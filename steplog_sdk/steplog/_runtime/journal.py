@@ -15,7 +15,8 @@ import orjson
 from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState, fold
 from steplog._kernel.line import Chain
-from steplog._runtime.commit import Commit, Entry
+from steplog._runtime.commit import Commit
+from steplog._runtime.group import Entry
 from steplog._runtime.pack import clean_json
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ class Journal:
         self._commit.check_usable()
 
     def wait(self, entry: Entry) -> None:
-        """Return when the event is in the log, on disk if it asked to be."""
+        """Return when the program may go on: when the event is on disk if it asked to be, else when it is in line."""
         self._commit.wait(entry)
 
-    async def wait_async(self, entry: Entry) -> None:
-        """The same for a task."""
-        await self._commit.wait_async(entry)
+    def wait_written(self, entry: Entry) -> None:
+        """Return when the event is in the log."""
+        self._commit.wait_written(entry)
 
     def flush_soon(self) -> None:
         """Have pending events written without waiting for them."""
@@ -119,8 +120,7 @@ class Journal:
 
     def snapshot(self) -> RunState:
         """A consistent copy of the state."""
-        with self._commit._queue:  # noqa: SLF001  # the lock under which the commit applies events
-            return self.state.copy()
+        return self._commit.snapshot()
 
     def close(self) -> None:
         """Write what is pending and release the run. Idempotent."""

@@ -18,8 +18,8 @@ from steplog._runtime.pack import Sink
 from steplog.errors import EncodeError, LeaseLost, LogFailed, StoreError
 
 if TYPE_CHECKING:
-    from steplog._runtime.commit import Entry
     from steplog._runtime.drive import Steps
+    from steplog._runtime.group import Entry
     from steplog._runtime.ticket import Ticket
 
 log: Final = logging.getLogger("steplog")
@@ -89,7 +89,7 @@ class Notes:
         if last is None:
             return
         try:
-            self._ticket.recorder.journal.wait(last)
+            self._ticket.recorder.journal.wait_written(last)
         except (StoreError, LogFailed, LeaseLost) as failed:
             self._failed = failed
 

@@ -28,11 +28,11 @@ from steplog._kernel.identity import args_hash
 from steplog._runtime import lines, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
-from steplog._runtime.commit import Entry
 from steplog._runtime.context import Frame, advance, current_task, owner
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
+from steplog._runtime.group import Entry
 from steplog._runtime.pack import Sink
 from steplog._runtime.ticket import Call, Conclusion, Earlier, Recorded, Ticket
 from steplog._runtime.turns import Turns

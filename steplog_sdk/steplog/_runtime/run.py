@@ -12,12 +12,12 @@ from steplog._kernel.fold import RunState, StepState
 from steplog._runtime import messages, origin, settings, ulid
 from steplog._runtime.blame import blamed, told
 from steplog._runtime.causes import causes
-from steplog._runtime.commit import Entry
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
 from steplog._runtime.door import PROCESS
 from steplog._runtime.drive import Steps
 from steplog._runtime.drive import run as drive
 from steplog._runtime.drive import run_async as drive_async
+from steplog._runtime.group import Entry
 from steplog._runtime.journal import Journal
 from steplog._runtime.owner import OwnerTask
 from steplog._runtime.pack import Sink

@@ -40,7 +40,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
 from steplog._kernel.paths import without
-from steplog._kernel.redact import scrub_urls
+from steplog._kernel.urls import scrub_urls
 from steplog._runtime.aside import aside
 from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from steplog._kernel.codec_errors import SECRETS
 from steplog._kernel.fold import RunState, StepState, behind, is_settled
-from steplog._kernel.redact import scrub_urls
+from steplog._kernel.urls import scrub_urls
 
 
 def blame(error: BaseException, step: str) -> None:

@@ -16,7 +16,7 @@ from steplog._runtime.context import Frame
 from steplog._runtime.drive import run
 from steplog._runtime.journal import Journal
 from steplog._runtime.recorder import Recorder
-from steplog._runtime.settings import redactor
+from steplog._runtime.redaction import redactor
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call
 from steplog.errors import EncodeError, InvalidArgument

@@ -52,6 +52,35 @@ SECRETS = {
     "slack": ("slack-token", "xoxb-" + fake(12, "0123456789") + "-" + fake(24)),
     "stripe": ("stripe-key", "sk_live_" + fake(24)),
     "stripe restricted": ("stripe-key", "rk_live_" + fake(24)),
+    "gitlab": ("gitlab-token", "glpat-" + fake(20)),
+    "google oauth": ("google-key", "GOCSPX-" + fake(28)),
+    "telegram": ("telegram-token", "123456789:AA" + fake(33)),
+    "sendgrid": ("sendgrid-key", "SG." + fake(22) + "." + fake(43)),
+    "twilio": ("twilio-key", "SK" + fake(32, "0a1b2c3d")),
+    "mailgun": ("mailgun-key", "key-" + fake(32, "0a1b2c3d")),
+    "slack app": ("slack-token", "xapp-1-" + fake(40, "A1B2C3")),
+    "perplexity": ("api-key", "pplx-" + fake(48)),
+    "xai": ("api-key", "xai-" + fake(80)),
+    "tavily": ("api-key", "tvly-dev-" + fake(32)),
+    "nvidia": ("api-key", "nvapi-" + fake(64)),
+    "pypi": ("api-key", "pypi-AgEI" + fake(60)),
+    "postman": ("api-key", "PMAK-" + fake(24, "0a1b2c3d") + "-" + fake(34, "0a1b2c3d")),
+    "replicate": ("api-key", "r8_" + fake(37)),
+    "npm": ("api-key", "npm_" + fake(36)),
+    "digitalocean": ("api-key", "dop_v1_" + fake(64, "0a1b2c3d")),
+    "shopify": ("api-key", "shpat_" + fake(32, "0a1b2c3d")),
+    "langsmith": ("api-key", "lsv2_pt_" + fake(32, "0a1b2c3d") + "_" + fake(10, "0a1b2c3d")),
+    "docker": ("api-key", "dckr_pat_" + fake(27)),
+    "supabase": ("api-key", "sbp_" + fake(40, "0a1b2c3d")),
+    "grafana": ("api-key", "glsa_" + fake(32) + "_" + fake(8, "0a1b2c3d")),
+    "linear": ("api-key", "lin_api_" + fake(40)),
+    "notion": ("api-key", "ntn_" + fake(46)),
+    "pinecone": ("api-key", "pcsk_" + fake(60)),
+    "elevenlabs": ("api-key", "sk_" + fake(48, "0a1b2c3d")),
+    "figma": ("api-key", "figd_" + fake(40)),
+    "stripe webhook": ("stripe-key", "whsec_" + fake(32)),
+    "atlassian": ("atlassian-token", "ATATT3" + fake(180)),
+    "age": ("age-key", "AGE-SECRET-KEY-1" + fake(58, "Q2W3E4R5")),
     "jwt": ("jwt", JWT),
     "encrypted jwt": ("jwt", JWE),
     "key": ("private-key", key_block()),
@@ -76,20 +105,20 @@ PLACES = [
 
 
 @pytest.mark.parametrize("kind,secret", SECRETS.values(), ids=SECRETS)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("layers", [0, 1, 2])
-def test_a_secret_goes_wherever_it_stands(kind, secret, place, layers):
-    """Layers of JSON around it: none (a body), one (a result), two (the arguments of a tool call)."""
-    data = place.format(secret)
-    for _ in range(layers):
-        data = json.dumps({"text": data})
-    clean, count = Redactor().redact(data.encode())
+def test_a_secret_goes_wherever_it_stands(kind, secret):
+    """In JSON too: in none (a body), in one layer (a result), in two (the arguments of a tool call)."""
     marker = f"[redacted:{kind}]"
-    assert (clean.decode().count(marker), count) == (1, 1)
-    text = clean.decode()
-    for _ in range(layers):
-        text = json.loads(text)["text"]
-    assert text == place.format(marker)
+    for place in PLACES:
+        for layers in range(3):
+            data = place.format(secret)
+            for _ in range(layers):
+                data = json.dumps({"text": data})
+            clean, count = Redactor().redact(data.encode())
+            assert (clean.decode().count(marker), count) == (1, 1), data
+            text = clean.decode()
+            for _ in range(layers):
+                text = json.loads(text)["text"]
+            assert text == place.format(marker)
 
 
 HEADERS = {
@@ -107,6 +136,47 @@ HEADERS = {
     "no user": ("redis://:hunter22@127.0.0.1/0", "redis://:[redacted:password]@127.0.0.1/0"),
     "odd characters": ("mysql://u:p%40ss!w$rd:x@h.example", "mysql://u:[redacted:password]@h.example"),
     "two": ("a://u:one1@h b://u:two2@h", "a://u:[redacted:password]@h b://u:[redacted:password]@h"),
+    "authorization of another scheme": (
+        f"authorization: Token {fake(40)}",
+        "authorization: Token [redacted:authorization]",
+    ),
+    "ado": (
+        "Server=db;Database=x;User Id=app;Password=hunter22;Encrypt=yes",
+        "Server=db;Database=x;User Id=app;Password=[redacted:password];Encrypt=yes",
+    ),
+    "odbc": ("DRIVER={x};UID=app;PWD=hunter22;", "DRIVER={x};UID=app;PWD=[redacted:password];"),
+    "jdbc": (
+        "jdbc:mysql://h/x?user=app&password=hunter22&x=1",
+        "jdbc:mysql://h/x?user=app&password=[redacted:password]&x=1",
+    ),
+    "oracle": ("jdbc:oracle:thin:app/hunter22@db:1521/x", "jdbc:oracle:thin:app/[redacted:password]@db:1521/x"),
+    "libpq": ("host=db user=app password=hunter22 dbname=x", "host=db user=app password=[redacted:password] dbname=x"),
+    "azure": (
+        f"AccountName=x;AccountKey={fake(86)}==;EndpointSuffix=core",
+        "AccountName=x;AccountKey=[redacted:account-key];EndpointSuffix=core",
+    ),
+    "service bus": (
+        f"SharedAccessKeyName=root;SharedAccessKey={fake(43)}=",
+        "SharedAccessKeyName=root;SharedAccessKey=[redacted:account-key]",
+    ),
+    "signed url": (
+        f"https://x.blob/y?sv=2020&sig={fake(43)}%3D&se=1",
+        "https://x.blob/y?sv=2020&sig=[redacted:signature]&se=1",
+    ),
+    "slack webhook": (
+        f"https://hooks.slack.example/services/T0123ABCD/B0123ABCD/{fake(24)}",
+        "https://hooks.slack.example/services/[redacted:slack-webhook]",
+    ),
+    "header": (f"x-api-key: {fake(32)}\nx: 1", "x-api-key: [redacted:api-key]\nx: 1"),
+    "azure header": (f"api-key: {fake(32, '0a1b2c3d')}", "api-key: [redacted:api-key]"),
+    "aws secret": (f"aws_secret_access_key = {fake(40)}", "aws_secret_access_key = [redacted:api-key]"),
+    "environment file": (f"ACME_API_KEY={fake(24)}", "ACME_API_KEY=[redacted:api-key]"),
+    "camel case": (f'{{"secretAccessKey": "{fake(40)}"}}', '{"secretAccessKey": "[redacted:api-key]"}'),
+    "session token": (f"SessionToken: {fake(90)}", "SessionToken: [redacted:api-key]"),
+    "json field": (f'{{"refresh_token": "{fake(30)}", "n": 1}}', '{"refresh_token": "[redacted:api-key]", "n": 1}'),
+    "option": (f"tool --auth-token {fake(20)} go", "tool --auth-token [redacted:api-key] go"),
+    "argv": (f'["tool", "--api-key", "{fake(20)}"]', '["tool", "--api-key", "[redacted:api-key]"]'),
+    "password field": ('{"password": "hunter22"}', '{"password": "[redacted:password]"}'),
     "token in a url": (
         f"https://x-access-token:ghp_{fake(36)}@github.example/r.git",
         "https://x-access-token:[redacted:github-token]@github.example/r.git",
@@ -138,6 +208,11 @@ ORDINARY = [
     "AKIA" + fake(16, "ABCD2345") + "abc/def+ghi== and hf_" + fake(34) + "/more+base64==",
     "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 40).decode(),
     "-_" * 30 + "sk-" + "-" * 40,
+    '{"token": "hello", "logprob": -0.1, "bytes": [104], "access_token_count": 12345678901234567890}',
+    '{"password": "required", "api_key": "must not be empty, see the manual", "client_secret": "your-client-secret-here"}',
+    "max_token: 1234567890123456, prompt_tokens: 12, next_page_token: none, api_key_id: key_1; the api key is long",
+    "Password=password; password={password}; pwd=$PWD; user=app; SORT_KEY=created_at_2024_01_01",
+    "primary_key=user_0123456789abcdef, foreignKey: order_0123456789abcdef, cache-key: 0123456789abcdef0123",
     json.dumps({"properties": {"password": {"type": "string"}, "api_key": {"type": "string"}}}),
 ]
 

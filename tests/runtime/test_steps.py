@@ -24,7 +24,7 @@ import pytest
 
 import steplog
 from steplog._kernel.fold import fold
-from steplog._runtime import settings
+from steplog._runtime import redaction
 from steplog._runtime.pack import body_names
 from steplog._runtime.resolve import resolve
 from steplog.stores.files import FileStore
@@ -496,7 +496,7 @@ def test_a_result_that_lost_a_secret_says_so_and_is_not_returned_without_it(home
     ],
 )
 def test_which_variables_hold_secrets(name, value, secret):
-    assert list(settings.secret_values({name: value})) == ([value] if secret else [])
+    assert list(redaction.secret_values({name: value})) == ([value] if secret else [])
 
 
 def test_secrets_of_the_environment_are_in_no_file(home, monkeypatch):

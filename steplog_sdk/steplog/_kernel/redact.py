@@ -136,11 +136,8 @@ def pattern_of(kind: str, expression: str | bytes | re.Pattern[str] | re.Pattern
     Raises:
         ValueError: the expression is not one, or matches the empty text.
     """
-    if isinstance(expression, re.Pattern):
-        text = expression.pattern
-        flags = expression.flags & ~re.UNICODE
-    else:
-        text, flags = expression, 0
+    text = expression.pattern if isinstance(expression, re.Pattern) else expression
+    flags = expression.flags & ~re.UNICODE if isinstance(expression, re.Pattern) else 0
     find = text.encode() if isinstance(text, str) else text
     try:
         made = re.compile(find, flags)

@@ -29,9 +29,7 @@ _FOLD: Final = rb"(?:\s|\\++[nrt])"
 _QUOTE: Final = rb"(?:\\*+[\"'])?"
 
 # `name: value`, `"name": "value"`, `name=value`, `--name value` and `["--name", "value"]`.
-_IS: Final = (
-    rb"(?:" + _QUOTE + rb"\s{0,4}[:=]\s{0,4}" + _QUOTE + rb"|\\*+[\"']\s{0,4},\s{0,4}\\*+[\"']| )"
-)
+_IS: Final = rb"(?:" + _QUOTE + rb"\s{0,4}[:=]\s{0,4}" + _QUOTE + rb"|\\*+[\"']\s{0,4},\s{0,4}\\*+[\"']| )"
 _VALUE: Final = rb"(?P<secret>[A-Za-z0-9_+/.~%-]{16,512}={0,2})" + _END
 
 # Names under which a key stands in headers, JSON, environment files and command lines, by their last word. A bare
@@ -184,9 +182,11 @@ PATTERNS: Final = (
     Pattern("github-token", b"_", _token(rb"gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,}")),
     Pattern("gitlab-token", b"-", _token(rb"gl(?:pat|oas|cbt|ptt|imt|rt|ft|dt)-" + _DIGIT + rb"[A-Za-z0-9_-]{20,}")),
     Pattern("stripe-key", b"_", _token(rb"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}")),
-    Pattern("slack-token", b"-", _token(rb"xox[abeoprs]-" + _DIGIT + rb"[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Z0-9a-z-]{20,}")),
+    Pattern(
+        "slack-token", b"-", _token(rb"xox[abeoprs]-" + _DIGIT + rb"[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Z0-9a-z-]{20,}")
+    ),
     Pattern("slack-webhook", b"T", rb"/services/(?P<secret>T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/[A-Za-z0-9]{16,})"),
-    Pattern("telegram-token", b"A", rb"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}" + _END),
+    Pattern("telegram-token", b"A", _token(rb"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}")),
     Pattern("sendgrid-key", b"S", _token(rb"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}")),
     Pattern("twilio-key", b"S", _token(rb"SK[0-9a-f]{32}")),
     Pattern("mailgun-key", b"-", _token(rb"key-[0-9a-f]{32}")),
@@ -217,8 +217,12 @@ PATTERNS: Final = (
     Pattern(
         "authorization",
         b"z",
-        rb"(?i:authorization)" + _IS + rb"(?:[A-Za-z][A-Za-z0-9-]{1,20} )?(?:token=)?" + _QUOTE
-        + rb"(?P<secret>[A-Za-z0-9_+/.~-]{16,}={0,2})" + _END,
+        rb"(?i:authorization)"
+        + _IS
+        + rb"(?:[A-Za-z][A-Za-z0-9-]{1,20} )?(?:token=)?"
+        + _QUOTE
+        + rb"(?P<secret>[A-Za-z0-9_+/.~-]{16,}={0,2})"
+        + _END,
         _is_key,
     ),
     # Three parts of a signed token, or the five of an encrypted one, whose second may be empty.

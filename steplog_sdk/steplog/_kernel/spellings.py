@@ -32,7 +32,6 @@ def spellings(secret: str) -> set[bytes]:
     for safe in (b"", b"/"):
         quoted = b"".join(bytes((byte,)) if byte in _UNRESERVED or byte in safe else b"%%%02X" % byte for byte in plain)
         found |= {quoted, quoted.replace(b"%20", b"+"), _LOWER_HEX.sub(lambda match: match[0].lower(), quoted)}
-    found |= {plain.hex().encode(), plain.hex().upper().encode()}
     for standard in _in_base64(plain):
         # A slash may be escaped where base64 stands in JSON.
         found |= {standard, standard.replace(b"+", b"-").replace(b"/", b"_"), standard.replace(b"/", b"\\/")}

@@ -19,9 +19,7 @@ def _expressions() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str], r
             re.IGNORECASE,
         ),
         # A segment that is no word and no id of small letters: a bot's token, the secret end of a webhook.
-        re.compile(
-            r"(?<=/)(?=[^/?#]*\d)(?=[^/?#]*[a-z])(?=[^/?#]*[A-Z])[A-Za-z0-9_:~-]{20,}(?![^/?#)\],.;])"
-        ),
+        re.compile(r"(?<=/)(?=[^/?#]*\d)(?=[^/?#]*[a-z])(?=[^/?#]*[A-Z])[A-Za-z0-9_:~-]{20,}(?![^/?#)\],.;])"),
     )
 
 

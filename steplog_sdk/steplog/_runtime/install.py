@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -39,12 +40,13 @@ def install(
     http: Collection[str] = (),
     ignore: Mapping[str, Collection[str]] | None = None,
     modes: Mapping[str, Mapping[str, str]] | None = None,
+    redact: Collection[str | re.Pattern[str]] | Mapping[str, Any] = (),
     store: Store | None = None,
 ) -> None:
     """Record the model calls of every supported SDK from now on. Idempotent; import order does not matter.
 
-    Calling it again changes the settings for runs that are opened from then on; `also`, `http`, `ignore` and
-    `modes` add to what was named before, until `uninstall()`.
+    Calling it again changes the settings for runs that are opened from then on; `also`, `http`, `ignore`, `modes` and
+    `redact` add to what was named before, until `uninstall()`.
 
     Args:
         home: directory of the logs; `STEPLOG_HOME`, else `.agent`.
@@ -65,6 +67,10 @@ def install(
         modes: by interceptor, whether a request is `safe` to repeat after a crash or `unsafe`, where you know better
             than steplog: `{"openai": {"POST /v1/files": "safe", "POST /v1/vector_stores/*/files": "safe"}}`. A pattern
             is the method and the whole path; `*` stands for one part of it, `**` for any number.
+        redact: further expressions for what is a secret here, beside the rules that are always in force, in a list or
+            by the name of their kind, as in `{"badge": "badge-[0-9]{6}"}`; a group `(?P<secret>...)` is what is taken
+            out, else the whole match. `{"password": False}` switches the rules of a kind off. Expressions also come
+            from `STEPLOG_REDACT`, one a line.
         store: a store to use instead of files in `home`.
 
     Raises:
@@ -83,6 +89,7 @@ def install(
             http=http,
             ignore=ignore,
             modes=modes,
+            redact=redact,
             before=PROCESS.settings,
         )
         if interceptors is not None:

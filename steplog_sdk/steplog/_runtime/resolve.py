@@ -9,7 +9,8 @@ import orjson
 from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
 from steplog._kernel.fold import FAILED, FINISHED, RUNNING, RunState, StepState, fold
-from steplog._runtime import settings
+from steplog._runtime import redaction, settings
+from steplog._runtime.door import PROCESS
 from steplog._runtime.journal import Journal
 from steplog._runtime.pack import Sink, body_names
 from steplog.errors import InvalidArgument, OutcomeUnknown, StepFailed, UnknownStep
@@ -57,7 +58,7 @@ def resolve(
         raise InvalidArgument(text, run_id=run_id, step=step)
     # Before the run is taken: a claim would reopen a run that has ended.
     found = _check(fold(store.read(run_id).events), step, how, store.bodies, claimed=False)
-    redactor = settings.redactor()
+    redactor = redaction.redactor((PROCESS.settings or settings.resolve()).redact)
     sink = Sink(redactor, store.bodies.name)
     data = _data(
         sink, how, result, message if how == "failed" else message or _unknown(found), {"by": by, "note": note}

@@ -22,6 +22,7 @@ from steplog._runtime.journal import Journal
 from steplog._runtime.owner import OwnerTask
 from steplog._runtime.pack import Sink
 from steplog._runtime.recorder import UNWRITTEN, Recorder
+from steplog._runtime.redaction import redactor
 from steplog.errors import Interrupt, InvalidArgument, RunBusy, RunStopped
 from steplog.stores.base import check_run_id
 
@@ -131,7 +132,7 @@ class Run:
             raise InvalidArgument(message, run_id=self.run_id)
 
     def _open_journal(self) -> Journal:
-        return Journal.open(self._store, self.run_id, self._created, settings.redactor())
+        return Journal.open(self._store, self.run_id, self._created, self._options["redactor"])
 
     def _created(self) -> dict[str, Any]:
         options = self._options
@@ -167,7 +168,7 @@ class Run:
         self._owner = OwnerTask.of(current_task())
         recorder = Recorder(
             journal,
-            settings.redactor(),
+            self._options["redactor"],
             on_drift=self._options["on_drift"],
             drift_grace=self._options["drift_grace"],
             outer=self._outer,
@@ -327,6 +328,7 @@ def run(
         "durability": level,
         "also": installed.also,
         "http": installed.http,
+        "redactor": redactor(installed.redact),
     }
     options["nth"] = _unnamed if run_id is None else None
     return Run(check_run_id(run_id if run_id is not None else _default_id()), chosen, options)

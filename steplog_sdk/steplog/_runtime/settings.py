@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
-from steplog._kernel.redact import Redactor
-from steplog._runtime import extend
+from steplog._runtime import extend, redaction
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,16 +24,6 @@ DEFAULT_HOME: Final = ".agent"
 
 # Where the program was started. A relative home in the environment means a directory there, wherever the program moves.
 _START: Final = os.getcwd()  # pathlib is not worth importing for it
-
-_SECRET_NAME: Final = re.compile(
-    r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|DSN"
-    r"|(?:API|ACCESS|SECRET|PRIVATE|ENCRYPTION|SIGNING|MASTER|AUTH|ACCOUNT|STEPLOG|SHARED)_?KEY)$",
-    re.IGNORECASE,
-)
-# A lower-case word or two is what `postgres` and `created_at` are. Taking those out of every result would cost more
-# than it protects.
-_WORDS: Final = re.compile(r"[a-z]+(?:[_-][a-z]+)*")
-_LONGEST_WORDS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +42,7 @@ class Settings:
         http: host globs, lower case, whose requests through httpx and httpx2 are steps.
         ignore: by interceptor, paths in the request's body that are not part of its identity.
         modes: by interceptor, the idempotency modes of requests by `METHOD /path`; the first that matches counts.
+        redact: kinds of secrets, each with the expression to look for, or False where its rules are switched off.
     """
 
     home: str = DEFAULT_HOME
@@ -65,6 +54,7 @@ class Settings:
     http: tuple[str, ...] = ()
     ignore: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    redact: tuple[redaction.Choice, ...] = ()
 
 
 def resolve(
@@ -78,12 +68,14 @@ def resolve(
     http: Iterable[str] = (),
     ignore: Mapping[str, Iterable[str]] | None = None,
     modes: Mapping[str, Mapping[str, str]] | None = None,
+    redact: redaction.Given = (),
     before: Settings | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Settings from arguments, then environment, then defaults.
 
-    `also`, `http`, `ignore` and `modes` add up: what arguments and environment name, beside what is in force `before`.
+    `also`, `http`, `ignore`, `modes` and `redact` add up: what arguments and environment name, beside what is in force
+    `before`.
 
     Raises:
         InvalidArgument: a value that does not exist or does not have the form of its setting.
@@ -101,6 +93,7 @@ def resolve(
         http=extend.hosts(before.http, environ.get("STEPLOG_HTTP", ""), http),
         ignore=extend.ignored(before.ignore, ignore or {}),
         modes=extend.modes(before.modes, modes or {}),
+        redact=redaction.choices(before.redact, environ.get("STEPLOG_REDACT", ""), redact),
     )
 
 
@@ -174,15 +167,3 @@ def home_option(store: Store) -> str:
     """` --home DIR` where the command line, started in the same place, would look for the store elsewhere, else ""."""
     home = getattr(store, "home", None)
     return "" if home is None or home == _default_home(os.environ) else f" --home {shlex.quote(home)}"
-
-
-def redactor() -> Redactor:
-    """A redactor for what looks like a secret, and for the secrets in this process's environment."""
-    return Redactor(secrets=tuple(secret_values()))
-
-
-def secret_values(environ: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Values of environment variables whose names say that they are secret, unless they are ordinary words."""
-    for name, value in environ.items():
-        if _SECRET_NAME.match(name) and not (_WORDS.fullmatch(value) and len(value) <= _LONGEST_WORDS):
-            yield value

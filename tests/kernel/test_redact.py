@@ -209,7 +209,7 @@ ORDINARY = [
     "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 40).decode(),
     "-_" * 30 + "sk-" + "-" * 40,
     '{"token": "hello", "logprob": -0.1, "bytes": [104], "access_token_count": 12345678901234567890}',
-    '{"password": "required", "api_key": "must not be empty, see the manual", "client_secret": "your-client-secret-here"}',
+    '{"password": "required", "api_key": "must not be empty", "client_secret": "your-client-secret-here"}',
     "max_token: 1234567890123456, prompt_tokens: 12, next_page_token: none, api_key_id: key_1; the api key is long",
     "Password=password; password={password}; pwd=$PWD; user=app; SORT_KEY=created_at_2024_01_01",
     "primary_key=user_0123456789abcdef, foreignKey: order_0123456789abcdef, cache-key: 0123456789abcdef0123",

@@ -54,9 +54,11 @@ class LogicalCall:
         exchanges: those that have ended.
         kind: of the step.
         attaches: its work goes on at the provider when it is cut off, and can be taken up there.
+        keys: credentials in the request's body, by which accounts differ.
     """
 
     kind = "llm_call"
+    keys: tuple[str, ...] = ()
 
     def __init__(self, sdk: Sdk = UNKNOWN, origin: tuple[Any, Any] = (None, None), *, net: bool = False) -> None:
         self.sdk = sdk

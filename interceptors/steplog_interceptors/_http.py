@@ -33,6 +33,7 @@ _SECRET_FIELD: Final = re.compile(
     r"|(?:access|auth|refresh|id|bearer|session|bot)_?token|token|authorization|credentials?|signature)",
     re.IGNORECASE,
 )
+_FLEETING: Final = re.compile(r"signature|passw|passphrase", re.IGNORECASE)
 # Segments that name one object: a number, a UUID, or anything long with a digit in it.
 _ID: Final = re.compile(r"\d+|(?=[^/]*\d)[^/]{8,}")
 
@@ -59,7 +60,9 @@ class HttpCall(LogicalCall):
     def describe(self, request: Any, content: bytes, *, stream: bool) -> plugins.Call:
         """The effect to submit."""
         wire = read_wire(request, content)
-        form = _canonical(wire, self.ignored)
+        keys: list[str] = []
+        form = _canonical(wire, self.ignored, keys)
+        self.keys = tuple(keys)
         host = _host(request.url)
         query = [[name, value] for name, value in wire.query if not _is_secret(name)]
         chosen = {name: request.headers[name] for name in _CHOOSING if request.headers.get(name, "*/*") != "*/*"}
@@ -93,17 +96,17 @@ def _is_secret(name: str) -> bool:
     return _SECRET_FIELD.fullmatch(name) is not None
 
 
-def _canonical(wire: Wire, ignored: tuple[str, ...]) -> Canonical:
-    """The canonical form of a request whose body may hold a credential anywhere."""
+def _canonical(wire: Wire, ignored: tuple[str, ...], keys: list[str]) -> Canonical:
+    """The canonical form of a request whose body may hold a credential anywhere; those of them that last to `keys`."""
     form = canonical(wire, ignored)
     if wire.content_type.lower().startswith("application/x-www-form-urlencoded"):
-        return _form(wire, form)
+        return _form(wire, form, keys)
     redacted: list[str] = []
     if "multipart" in form.identity["body"]:
         # Its bytes are not kept where one part is a credential: they cannot be replaced without the whole.
         redacted = [name for part in form.identity["body"]["multipart"] if (name := _redact_part(part))]
         return form._replace(stored=None, redacted=redacted) if redacted else form
-    _redact(form.json, "", redacted)
+    _redact(form.json, "", redacted, keys)
     if not redacted:
         return form
     form = canonical(wire._replace(content=json.dumps(form.json, separators=(",", ":")).encode()), ignored)
@@ -118,22 +121,32 @@ def _redact_part(part: dict[str, Any]) -> str | None:
     return named.group(1)
 
 
-def _redact(node: Any, path: str, found: list[str]) -> None:
+def _redact(node: Any, path: str, found: list[str], keys: list[str]) -> None:
     if isinstance(node, list):
         for number, item in enumerate(node):
-            _redact(item, f"{path}[{number}]", found)
+            _redact(item, f"{path}[{number}]", found, keys)
     elif isinstance(node, dict):
         for name, value in node.items():
             where = f"{path}.{name}" if path else name
             if value and isinstance(value, str) and _is_secret(name):
                 node[name] = REDACTED
                 found.append(where)
+                _note_key(name, value, keys)
             else:
-                _redact(value, where, found)
+                _redact(value, where, found, keys)
 
 
-def _form(wire: Wire, form: Canonical) -> Canonical:
+def _note_key(name: str, value: str, keys: list[str]) -> None:
+    """Note a credential by which accounts differ; a signature is new each time, and a password goes with a name."""
+    if not _FLEETING.search(name):
+        keys.append(value)
+
+
+def _form(wire: Wire, form: Canonical, keys: list[str]) -> Canonical:
     pairs = parse_qsl(wire.content.decode("utf-8", "replace"), keep_blank_values=True)
+    for name, value in pairs:
+        if value and _is_secret(name):
+            _note_key(name, value, keys)
     redacted = [name for name, value in pairs if value and _is_secret(name)]
     kept = [(name, REDACTED if name in redacted else value) for name, value in pairs]
     identity = {**form.identity, "body": {"form": [list(pair) for pair in kept]}}

@@ -20,6 +20,7 @@ from steplog import plugins
 from steplog.errors import StepFailed, SteplogError
 from steplog.plugins import Patch, Patches, Wrapper
 from steplog_interceptors import _raised
+from steplog_interceptors._account import account_of
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, current
 from steplog_interceptors._credentials import authenticate, authenticate_async, wanted
 from steplog_interceptors._exchange import Exchange, Library, failure, head, mixed, whole
@@ -65,7 +66,7 @@ def _sync(library: Library) -> Wrapper:
             call = call_of(request) if patch.on else None
             if call is None:
                 return original(self, request, *args, **kwargs)
-            attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
+            attempt = _Attempt(call, library, self, request, kwargs)
             if call.undecided:
                 attempt.begin()
             elif not call.passing:
@@ -88,7 +89,7 @@ def _async(library: Library) -> Wrapper:
             call = call_of(request) if patch.on else None
             if call is None:
                 return await original(self, request, *args, **kwargs)
-            attempt = _Attempt(call, library, self, request, stream=kwargs.get("stream", False))
+            attempt = _Attempt(call, library, self, request, kwargs)
             if call.undecided:
                 await attempt.begin_async()
             elif not call.passing:
@@ -143,12 +144,13 @@ def _blaming(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
 class _Attempt:
     """One request of a call, on its way through one client."""
 
-    def __init__(self, call: LogicalCall, library: Library, client: Any, request: Any, *, stream: bool) -> None:
+    def __init__(self, call: LogicalCall, library: Library, client: Any, request: Any, options: Any) -> None:
         self.call = call
         self.library = library
         self.client = client
         self.request = request
-        self.stream = stream
+        self.auth = options.get("auth")
+        self.stream = options.get("stream", False)
         self.name: str | None = None
 
     def begin(self) -> None:
@@ -187,7 +189,10 @@ class _Attempt:
             # No run is open: the recorder only wants to say so, and the body is left alone.
             call, request = self.call, self.request
             return plugins.Call(call.kind, f"{request.method} {request.url.path}", None, call.mode_of(request))
-        return self.call.describe(self.request, content, stream=self.stream)
+        effect = self.call.describe(self.request, content, stream=self.stream)
+        with plugins.guard("tell for whom a request is made"):
+            effect.account = account_of(self.request, self.client, self.auth, self.call.keys)
+        return effect
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 from steplog import plugins
 from steplog.errors import StepFailed
 from steplog.plugins import Patch, Patches
+from steplog_interceptors import _mcp_account
 
 KEY: Final = "steplog/idempotency-key"
 
@@ -68,7 +69,7 @@ class McpInterceptor:
 
     def install(self) -> None:
         """Patch the session's class, now or when it is imported. Idempotent."""
-        self._patches.install({"mcp.client.session": self._apply})
+        self._patches.install({"mcp.client.session": self._apply, **_mcp_account.hooks(self._patches)})
 
     def uninstall(self) -> None:
         """Take back what is still ours. Idempotent."""
@@ -153,7 +154,9 @@ class _Request:
         named = str(params.get("name") or params.get("uri"))
         target = named if self.method == "tools/call" else f"{self.method} {named}"
         args = {"server": _server(self.session), "method": self.method, **params}
-        return plugins.Call("tool_call", target, args, self.mode())
+        call = plugins.Call("tool_call", target, args, self.mode())
+        call.account = _mcp_account.account(self.session)
+        return call
 
     async def perform(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ticket = await plugins.begin_async(self.call())

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from steplog import plugins
 from steplog.plugins import Patch, Patches
+from steplog_interceptors._account import account_of
 from steplog_interceptors._call import CURRENT, PASSING, LogicalCall
 from steplog_interceptors._canonical import query_without_credentials
 from steplog_interceptors._exchange import Exchange, failure, kept_headers, revived
@@ -86,7 +87,10 @@ def _send(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
             target = f"{shown.method} {shown.url.path}"
             plugins.begin(plugins.Call(call.kind, target, None, call.mode_of(shown)))
             return original(self, request, **kwargs)
-        call.bind(plugins.begin(call.describe(shown, _whole_body(request), stream=_is_streamed(self, kwargs))))
+        effect = call.describe(shown, _whole_body(request), stream=_is_streamed(self, kwargs))
+        with plugins.guard("tell for whom a request is made"):
+            effect.account = account_of(shown, more=call.keys)
+        call.bind(plugins.begin(effect))
         if call.replaying:
             return _returned(call, request, stream=_is_streamed(self, kwargs))
         return original(self, request, **kwargs) if call.passing else _live(call, original, self, request, kwargs)

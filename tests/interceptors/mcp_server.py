@@ -56,6 +56,13 @@ async def refund(order: str, ctx: Context) -> str:
     return f"refunded {order}"
 
 
+@server.tool()
+def own() -> str:
+    """Do something for the account that this server was started for."""
+    happened("own")
+    return Path(sys.argv[1]).name
+
+
 @server.resource("orders://{order}")
 def order(order: str) -> str:
     """An order."""

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from steplog._kernel.identity import MODES, Occurrences, args_hash, check_mode, step_id
+from steplog._kernel.identity import MODES, args_hash, check_mode, step_id
+from steplog._kernel.occurrences import Occurrences
 from steplog._runtime.context import Frame
 from steplog._runtime.drive import run
 from steplog._runtime.journal import Journal

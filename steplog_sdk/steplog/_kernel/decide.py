@@ -82,7 +82,7 @@ class Halt(NamedTuple):
     """Stop the run.
 
     Attributes:
-        reason: indeterminate, drift or unreplayable.
+        reason: indeterminate, drift, unreplayable, or account (it is not known whose recorded request this is).
         step: the recorded step concerned, or None where the run had ended.
         missed: for drift: ids of recorded steps that the program has not asked for, in recorded order.
         elsewhere: for drift: they are not at this place, so another branch may still be on its way to them.

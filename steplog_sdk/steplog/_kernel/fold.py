@@ -160,6 +160,7 @@ def _started(state: RunState, event: Event) -> None:
         known.job = data.get("job")
     known.args_hash = data.get("args_hash", "")
     known.occurrence = data.get("occurrence", 0)
+    known.account = _once(state, data.get("account", ""))
     known.branch = bool(data.get("branch"))
     known.module = _once(state, data.get("module"))
     request = data.get("request")

@@ -54,6 +54,7 @@ class StepState:
         occurrence: how many identical submissions came before it in its scope.
         branch: a thread or task that was forked off inside the run asked for it.
         streamed: the recorded request asks for a stream.
+        account: digest of the account for which it was asked, or "".
         module: where a tool without a name of its own is defined, or None.
         source: the log that the numbers refer to, or None where the state holds the data itself.
         orphan: a dead process left it running, or an operator allowed it once more.
@@ -86,6 +87,7 @@ class StepState:
     occurrence: int = 0
     branch: bool = False
     streamed: bool = False
+    account: str = ""
     module: str | None = None
     source: Source | None = field(default=None, compare=False, repr=False)
     orphan: bool = False

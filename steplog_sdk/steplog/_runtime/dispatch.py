@@ -9,9 +9,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from steplog._kernel.decide import Decision, Effect, decide, inside, owed_by
+from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, inside, owed_by
 from steplog._kernel.fold import FINISHED, StepState, behind
-from steplog._kernel.identity import Occurrences, step_id
+from steplog._kernel.identity import step_id
+from steplog._kernel.occurrences import Caller, Given, Occurrences
+from steplog._runtime.accounts import Digests, Doubt
 from steplog._runtime.context import Frame, owner
 from steplog._runtime.door import PROCESS
 from steplog._runtime.group import reentered
@@ -28,6 +30,8 @@ class Dispatch:
     Attributes:
         branched: whether anything was submitted from a branch, now or when the log was recorded: a thread or task that
             was forked off inside the run.
+        patient: whether a branch may be made to wait until others have asked for what was recorded for their accounts.
+        doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
     def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
@@ -44,14 +48,24 @@ class Dispatch:
         self._names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
         self._receivers: dict[tuple[str, str, str], Any] = {}
+        self._digests = Digests(journal.run_id)
+        self.patient = not journal.state.completed_once
+        self.doubt: Doubt | None = None
 
     @property
     def asked(self) -> int:
         """How many steps were submitted so far."""
         return len(self._seen)
 
-    def submit(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int, Decision]:
-        """Count a call and decide on it. Raises what `Journal.check_usable` raises, and the halted run's interrupt."""
+    def submit(
+        self, call: Call, place: Frame, hashed: str, *, may_wait: bool = True
+    ) -> tuple[Effect, int, Decision] | None:
+        """Count a call and decide on it. Raises what `Journal.check_usable` raises, and the halted run's interrupt.
+
+        Returns:
+            None where it depends on what other branches ask for; to be submitted again soon. Not unless it
+            `may_wait`.
+        """
         # Before the call is counted: one that is refused and made again must get the same id. A signal handler that
         # interrupted this thread in here would count its own call under the same number.
         self._journal.check_usable()
@@ -66,20 +80,53 @@ class Dispatch:
                     # Branches that make the same call may find each other's, and with it the other's next step. So
                     # from now on a step that is missing may only be late.
                     self.branched = True
-                effect, occurrence = self._identify(call, place, hashed)
+                same = (call.kind, call.target, hashed)
+                if call.account:
+                    given = self._give_to(call, place, same, may_wait=may_wait)
+                    if given is None:
+                        return None
+                    occurrence = given.number
+                else:
+                    occurrence = self._occurrences.give(place.scope, same, place.after)
+                effect = self._identify(call, place, same, occurrence)
                 return effect, occurrence, self.decide(effect)
         finally:
             self._inside.discard(thread)
 
-    def _identify(self, call: Call, place: Frame, hashed: str) -> tuple[Effect, int]:
-        same = (call.kind, call.target, hashed)
+    def _identify(self, call: Call, place: Frame, same: tuple[str, str, str], occurrence: int) -> Effect:
         if call.receiver is not None:
             self._note_receiver(same, call.receiver)
-        occurrence = self._occurrences.give(place.scope, same, place.after)
-        identity = step_id(place.scope, call.kind, call.target, hashed, occurrence)
+        identity = step_id(place.scope, *same, occurrence)
         self._seen.add(identity)
         self._owed.pop(identity, None)
-        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode, call.attaches), occurrence
+        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode, call.attaches)
+
+    def account(self, call: Call) -> str:
+        """For whom a call is made, as it is recorded."""
+        return self._digests.of(call.account)
+
+    def _give_to(self, call: Call, place: Frame, same: tuple[str, str, str], *, may_wait: bool) -> Given | None:
+        changes = call.mode != "safe"
+        # A model's answer to an equal request is as good an answer whoever asked for it.
+        strict = changes or call.kind != "llm_call"
+        waited = not (may_wait and self.patient and self.branched)
+        caller = Caller(self.account(call), place.owner != owner(), strict, changes, waited)
+        given = self._occurrences.give_to(place.scope, same, place.after, caller)
+        if given is not None and given.clash is not None:
+            clash = given.clash
+            steps = tuple(step_id(place.scope, *same, number) for number in clash.numbers)
+            self._note_doubt(call, Doubt(clash.taken, clash.account, steps), strict=strict)
+        return given
+
+    def _note_doubt(self, call: Call, doubt: Doubt, *, strict: bool) -> None:
+        if strict and self._on_drift == "halt":
+            self.doubt = self.doubt or doubt
+            return
+        message = (
+            f"run {self._journal.run_id}: {call.target}: equal requests are recorded for several accounts, and which "
+            f"of them asks now (account {doubt.account}) the log does not tell. It gets what comes first. (Said once.)"
+        )
+        PROCESS.warn_once(f"account {self._journal.run_id} {call.target}", message)
 
     def may_be_late(self, missed: tuple[str, ...]) -> bool:
         """Whether all of these recorded steps were asked for by branches, which keep their own time."""
@@ -121,7 +168,10 @@ class Dispatch:
         """Decide on an effect that has been counted."""
         wanted = on_drift or ("run" if self._on_drift == "run" else "halt")
         with self._lock:
-            return decide(self._journal.state, self._seen, effect, owed=self._owed, on_drift=wanted)
+            decision = decide(self._journal.state, self._seen, effect, owed=self._owed, on_drift=wanted)
+        if self.doubt is not None and on_drift is None and not isinstance(decision, Replay):
+            return Halt("account")
+        return decision
 
     def enter(self, step: str) -> None:
         """An attempt of a step begins: its inner steps count from zero again, so that those that finished are found."""

@@ -29,6 +29,8 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
     }
     if ticket.forked:
         data["branch"] = True
+    if ticket.account:
+        data["account"] = ticket.account
     if call.module is not None:
         data["module"] = call.module
     if ticket.earlier is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from steplog._kernel.codec import decode
 from steplog._kernel.drift import Difference, windows
@@ -162,6 +162,45 @@ def drift(
         lines.append(f"  {run.command('resume', '--on-drift run')}")
     lines.append(f"What was recorded:\n  {show}")
     return DriftDetected("\n".join(lines), run_id=run.run_id, step=None, commands=(show,), **facts)
+
+
+def whose(run: Named, state: RunState, account: str, asked: tuple[str, ...], *, taken: bool) -> DriftDetected:
+    """The interrupt for an account's request of which the log does not tell which recorded one it is.
+
+    Args:
+        run: the run.
+        state: its folded log.
+        account: who asks.
+        asked: ids of the recorded steps that it could be.
+        taken: they are its own, and were given to another account.
+    """
+    steps = [state.steps[step] for step in asked if step in state.steps]
+    target = steps[0].target if steps else "a request"
+    recorded = [f"{step.id} for account {step.account}, event {step.started_seq}" for step in steps[:8]]
+    show = run.command("show")
+    lines = [f"run {run.run_id}: {target} is recorded in equal requests; account {account} asks for it now."]
+    lines += [f"  {one}" for one in recorded]
+    lines.append(_TAKEN if taken else _CHANGED)
+    if not taken:
+        lines.append(f"  {run.command('resume', '--on-drift run')}")
+    lines.append(f"What was recorded:\n  {show}")
+    facts = {"field": "account", "recorded": [step.account for step in steps], "found": account}
+    nearest = steps[0].id if steps else None
+    return DriftDetected("\n".join(lines), run_id=run.run_id, step=None, commands=(show,), nearest=nearest, **facts)
+
+
+_TAKEN: Final = (
+    "Its own was given to another account, which asked first while this one had not been seen: the accounts ask in "
+    "another order, or the other one's credentials have changed.\n"
+    "It was not executed. Start it again with the accounts in the recorded order (a set has none); from the next run "
+    "on, put each account's part into a step whose arguments name it."
+)
+_CHANGED: Final = (
+    "That account is not in the log, so its credentials have changed, and which of the recorded accounts it is cannot "
+    "be told. It was not executed.\n"
+    "Start it again with the credentials that were recorded, of all the accounts but one at least. Where that cannot "
+    "be, let the results be given out as they are asked for:"
+)
 
 
 def _another_start(entry: Any) -> list[str]:

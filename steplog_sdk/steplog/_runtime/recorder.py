@@ -26,6 +26,7 @@ from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
 from steplog._runtime import lines, messages
+from steplog._runtime.accounts import await_accounts
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
 from steplog._runtime.context import Frame, advance, current_task, owner
@@ -116,7 +117,9 @@ class Recorder:
         yield from self._conclude_left()
         self._turns.used()
         hashed = args_hash(call.args, plain=call.plain)
-        effect, occurrence, decision = self.dispatch.submit(call, place, hashed)
+        submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait)
+        submitted = submitted or (yield from await_accounts(self.dispatch, call, place, hashed, self._drift_grace))
+        effect, occurrence, decision = submitted
         if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
             decision = yield from self._await_siblings(effect, decision, may_wait=may_wait)
         if isinstance(decision, Halt) and decision.reason == "drift" and self._on_drift == "warn":
@@ -124,7 +127,7 @@ class Recorder:
             decision = self.dispatch.decide(effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
-        ticket.forked = place.owner != owner()
+        ticket.forked, ticket.account = place.owner != owner(), self.dispatch.account(call)
         if isinstance(decision, Halt):
             raise self.halt(self._explain(decision, call, effect))
         if isinstance(decision, Forsaken):
@@ -204,6 +207,9 @@ class Recorder:
         if halt.reason == "indeterminate" and halt.step is not None:
             detail = f"\n{call.lookup}" if call.lookup else ""
             return messages.indeterminate(self.named, halt.step, detail)
+        doubt = self.dispatch.doubt
+        if halt.reason == "account" and doubt is not None:
+            return messages.whose(self.named, self.journal.state, doubt.account, doubt.steps, taken=doubt.taken)
         if halt.reason == "unreplayable" and halt.step is not None:
             return messages.unreplayable(self.named, halt.step, messages.why_unreplayable(halt.step.finished or {}))
         difference = difference_from(halt.step, call, effect, self.redactor, self.journal.store.bodies)

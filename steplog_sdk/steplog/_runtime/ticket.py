@@ -36,21 +36,44 @@ class Call:
         request: what to record instead of `args`, for model calls; may hold `Body` values.
         attaches: the code knows how to take up work that goes on at the provider, given its name there.
         lookup: how a person finds out whether the call has happened, in a sentence or two; "" where nothing is known.
+        account: for whom the call is made, as far as equal calls for different accounts are different: any text that
+            tells the program's accounts apart, such as a host with a key; "" where nothing does. It is no part of the
+            step's identity, and not recorded: of a digest of it, 16 bits are.
         receiver: the object that a method is called on, or None.
         module: where a tool without a name of its own is defined, or None.
         plain: `args` are known to be a tree that needs no encoding.
     """
 
-    __slots__ = ("args", "attaches", "kind", "lookup", "mode", "module", "plain", "receiver", "request", "target")
+    __slots__ = (
+        "account",
+        "args",
+        "attaches",
+        "kind",
+        "lookup",
+        "mode",
+        "module",
+        "plain",
+        "receiver",
+        "request",
+        "target",
+    )
 
     def __init__(
-        self, kind: str, target: str, args: Any, mode: str = "unsafe", request: dict[str, Any] | None = None
+        self,
+        kind: str,
+        target: str,
+        args: Any,
+        mode: str = "unsafe",
+        request: dict[str, Any] | None = None,
+        *,
+        account: str = "",
     ) -> None:
         self.kind = kind
         self.target = target
         self.args = args
         self.mode = mode
         self.request = request
+        self.account = account
         self.module: str | None = None
         self.receiver: Any = None
         self.attaches = False
@@ -149,6 +172,7 @@ class Ticket:
         self.hashed: tuple[str, int] = ("", 0)
         self.given = b""
         self.forked = False
+        self.account = ""
         self._closing: Callable[[], dict[str, Any] | None] | None = None
 
     def finish(

@@ -1,0 +1,142 @@
+"""P2, P5: two branches that ask the same thing for two accounts; after SIGKILL each gets what is its own.
+
+The server counts what it did for which account. The second process reaches the two requests in the other order.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steplog.testing import Hit, LocalProvider, Reply
+from tests.support.processes import environment
+
+PROGRAM = Path(__file__).with_name("programs") / "accounts.py"
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def account_of(hit: Hit) -> str:
+    """For whom a request is, by everything that may tell."""
+    headers = hit.headers
+    told = headers.get("authorization", "")
+    if told.startswith("Basic "):
+        told = base64.b64decode(told[6:]).decode()
+    told += headers.get("x-api-key", "") + headers.get("openai-organization", "")
+    if headers["host"].startswith("localhost"):
+        told += "south"
+    elif "sk-both" in told and "org-" not in told:
+        told += "north"
+    return "south" if "south" in told else "north"
+
+
+class Programs:
+    """The program's lives, and what the server did in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.done: Counter[str] = Counter()
+        self.kill_in: str | None = None
+        self.provider = LocalProvider(handler=self._reply)
+        self.way = self.style = ""
+
+    def _reply(self, hit: Hit) -> Reply:
+        name = account_of(hit)
+        self.done[name] += 1
+        if self.kill_in == name:
+            self.kill_in = None
+            assert self.process is not None
+            self.process.send_signal(signal.SIGKILL)
+        batch = {"object": "batch", "endpoint": "/v1/x", "input_file_id": "f", "completion_window": "24h"}
+        return Reply.json({**batch, "id": name, "status": "validating", "created_at": 1})
+
+    def run(self, first: str, plan: str = "go", keys: str = "", **more: str) -> tuple[int, str]:
+        words = [self.way, self.style, self.provider.url, first, plan, keys]
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *words],
+            cwd=self.folder,
+            env=environment(STEPLOG_HOME=str(self.folder / "home"), **more),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+    def counts(self) -> dict[str, int]:
+        """How often the effect has happened for each account."""
+        if self.way != "mcp":
+            return dict(self.done)
+        return {
+            name: len((self.folder / name).read_text().splitlines())
+            for name in ("north", "south")
+            if (self.folder / name).exists()
+        }
+
+    def answers(self) -> dict[str, str]:
+        told: dict[str, str] = json.loads((self.folder / "answers.json").read_text())
+        return told
+
+    def started(self) -> list[dict[str, Any]]:
+        log = (self.folder / "home" / "runs" / "two" / "events.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in log]
+        return [event["data"] for event in events if event["type"] == "step.started"]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
+    yield made
+    made.provider.close()
+
+
+def _nightly(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+# Of each way in which accounts differ; those that cost seconds of imports or do not differ much, at night.
+WAYS = [
+    ("http", "threads", "between"),
+    ("http", "threads", "after"),
+    ("http", "asyncio", "between"),
+    ("key", "asyncio", "between"),
+    ("requests", "threads", "between"),
+    ("mcp", "asyncio", "between"),
+    *(
+        _nightly("key", style, plan)
+        for style, plan in (("asyncio", "after"), ("threads", "between"), ("threads", "after"))
+    ),
+    *(_nightly("organization", "threads", plan) for plan in ("between", "after")),
+    *(_nightly("host", "asyncio", plan) for plan in ("between", "after")),
+    *(_nightly("basic", "threads", plan) for plan in ("between", "after")),
+    _nightly("http", "asyncio", "after"),
+    _nightly("requests", "threads", "after"),
+    _nightly("mcp", "asyncio", "after"),
+]
+OWN = {"north": "north", "south": "south"}
+ONCE = {"north": 1, "south": 1}
+
+
+@pytest.mark.parametrize("way, style, plan", WAYS)
+def test_each_account_gets_its_own_in_another_order(programs: Programs, way: str, style: str, plan: str) -> None:
+    if way == "mcp":
+        pytest.importorskip("mcp", reason="the mcp SDK is not installed")
+    if way == "requests":
+        pytest.importorskip("requests", reason="the requests library is not installed")
+    programs.way, programs.style = way, style
+
+    assert programs.run("north", plan)[0] == -signal.SIGKILL
+    assert programs.counts() == ({"north": 1} if plan == "between" else ONCE)
+    code, said = programs.run("south")
+
+    assert code == 0, said
+    assert programs.counts() == ONCE
+    assert programs.answers() == OWN

@@ -19,12 +19,14 @@ from steplog._kernel.fold import fold
 from steplog._runtime.resolve import resolve
 from steplog.errors import UnknownRun
 from steplog.stores.files import FileStore
+from tests.faults.damaged import damaged, is_old_or_new
 from tests.faults.programs import traced as program
 from tests.support.processes import environment
 from tests.support.recorded import ROOT
 from tests.support.strace import CALLS, needed, points, traced
 
 MODULE = "tests.faults.programs.traced"
+REPAIRING = "tests.faults.programs.repairing"
 ANSWER = ["drawn", *map(program.result_of, ("pay rent", "refund rent", "mail north", "mail south"))]
 
 
@@ -135,6 +137,27 @@ def test_a_full_disk_halts_the_run_before_the_effect(code, tmp_path, where):
     assert "pay rent" not in case.ledger(), "an effect began without its intent"
     assert case.steps().keys()
     case.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("call", ["write", "fdatasync", "fsync", "ftruncate", "openat", "link", "rename", "close"])
+def test_a_repair_killed_in_any_system_call_leaves_the_old_log_or_the_new_one(call, tmp_path):
+    needed()
+    survey = tmp_path / "survey"
+    damaged(survey / "home")
+    options = ("-y", "-o", str(tmp_path / "trace"), "-e", f"trace={call}")
+    assert traced(REPAIRING, survey, *options).returncode == 0
+    numbers = points((tmp_path / "trace").read_text(), str(survey)).get(call, [])
+    assert numbers
+    for nth in numbers:
+        folder = tmp_path / str(nth)
+        store, path = damaged(folder / "home")
+        before = path.read_bytes()
+        inject = ("-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={nth}")
+        assert traced(REPAIRING, folder, *inject).returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if is_old_or_new(store, path, before) == "old":
+            store.repair("r", 4, by="test")
+        assert is_old_or_new(store, path, before) == "new"
 
 
 def test_the_program_under_test_uses_what_it_is_killed_in(tmp_path, where):

@@ -12,6 +12,7 @@ from steplog._cli.doctor import doctor
 from steplog._cli.ls import ls
 from steplog._cli.options import wants_json
 from steplog._cli.output import emit_json, error_facts, printable
+from steplog._cli.repair import repair
 from steplog._cli.resolve import resolve
 from steplog._cli.resume import resume
 from steplog._cli.run import run
@@ -95,7 +96,7 @@ def cli() -> None:
     """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
 
 
-for _verb in (run, resume, ls, show, resolve, verify, doctor):
+for _verb in (run, resume, ls, show, resolve, verify, repair, doctor):
     cli.add_command(_verb)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import posixpath
 import shlex
 from typing import Final
@@ -71,24 +72,33 @@ def _advice(damage: Damage, run_id: str, path: str) -> str:
         return _misplaced(damage.owner, path)
     verified = "No event" if damage.last_good_seq is None else f"Every event up to seq {damage.last_good_seq}"
     return (
-        f"{verified} verifies. No crash does this: the file was changed after it was written, and steplog leaves it "
-        f"as it is.\nLook: steplog verify {run_id}\n{_way_out(damage, path)}"
+        f"{verified} verifies. No killed process leaves this: the file was changed after it was written, or a loss "
+        f"of power tore a large batch. steplog leaves it "
+        f"as it is.\nLook: steplog verify {run_id}{home_option(path)}\n{_way_out(damage, run_id, path)}"
     )
 
 
-def _way_out(damage: Damage, path: str) -> str:
-    if not damage.offset:
+def _way_out(damage: Damage, run_id: str, path: str) -> str:
+    if "CRLF" in damage.hint:
+        return f"Convert it back: sed -i 's/\\r$//' {shlex.quote(path)}"
+    if damage.last_good_seq is None:
         # Cutting would leave an empty log, and the same id would do everything a second time.
         return (
             "Restore the file from a copy. Without one, do not empty it: a run that is begun anew under this id "
             "executes every step again, side effects too."
         )
-    file = shlex.quote(path)
     return (
-        f"Restore the file from a copy. Without one you can give up what follows, but whatever is cut off will be "
-        f"executed again by a resumed run, side effects too:\n"
-        f"  cp {file} {file}.damaged && truncate -s {damage.offset} {file}"
+        f"Restore the file from a copy. Without one you can give up what follows; steps whose outcome is cut off are "
+        f"executed again by a resumed run, side effects too where not even their intent is readable any more:\n"
+        f"  steplog repair {run_id} --to-seq {damage.last_good_seq}{home_option(path)}"
     )
+
+
+def home_option(path: str) -> str:
+    """` --home DIR` for a command about the run with this log, where the command line would look elsewhere, else ""."""
+    home = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    usual = os.path.abspath(os.environ.get("STEPLOG_HOME") or ".agent")
+    return "" if home == usual else f" --home {shlex.quote(home)}"
 
 
 def _misplaced(owner: str, path: str) -> str:

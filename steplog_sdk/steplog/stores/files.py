@@ -3,6 +3,7 @@
     <home>/runs/<run_id>/events.jsonl            the log
     <home>/runs/<run_id>/events.lock             who writes it
     <home>/runs/<run_id>/events.torn-<offset>    what a crash left behind the last whole line, kept when it is cut off
+    <home>/runs/<run_id>/events.jsonl.before-repair-<n>   the log as it was before `steplog repair`
     <home>/bodies.db                             large values, shared by all runs
 
 Only opening for writing repairs, and only the two traces that a crash leaves; readers never write and never lock.
@@ -23,6 +24,7 @@ from steplog.stores.base import BodyStore, LogView, Recovered, check_run_id
 from steplog.stores.explain import failure, refusal
 from steplog.stores.fs import FS, make_dirs, open_or_create
 from steplog.stores.lock import Holder, RunLock, acquire, holder
+from steplog.stores.repair import Examined, Repaired, examine, repair
 from steplog.stores.writer import FileWriter, OpenLog
 
 Durability = Literal["durable", "process"]
@@ -125,6 +127,17 @@ class FileStore:
             if isinstance(error, OSError):
                 raise failure(error, run_id, "open the log", path, "No event was written.") from error
             raise
+
+    def examine(self, run_id: str) -> Examined:
+        """Tell what is the matter with a log, changing and locking nothing. Raises UnknownRun and StoreError."""
+        return examine(self._fs, self.path_of(run_id), run_id)
+
+    def repair(self, run_id: str, to_seq: int, *, by: str) -> Repaired:
+        """Replace a damaged log by its verified events up to `to_seq`; the old file is kept beside it.
+
+        Raises: InvalidArgument (not damaged, or not verified as far as that), RunBusy, UnknownRun, StoreError.
+        """
+        return repair(self._fs, self.path_of(run_id), run_id, to_seq, by=by)
 
     def _open_locked(self, run_id: str, path: str, lock: RunLock) -> FileWriter:
         fd, _ = open_or_create(self._fs, path, os.O_RDWR | os.O_APPEND)

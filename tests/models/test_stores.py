@@ -48,7 +48,7 @@ class Client:
         return _seen(writer.view), writer.recovered
 
     def append(self, run: str, which: int, count: int, skew: int, sync: bool) -> Any:
-        """Append the next lines of the run, or lines that do not belong there, through its newest or an older writer."""
+        """Append the next lines of the run, or lines that do not belong there, through its newest or another writer."""
         writers = self.writers.get(run)
         if not writers:
             return None

@@ -1,9 +1,10 @@
 """Appends to one log file, all or none, and knows at every moment what is acknowledged.
 
 The order of an append: check that the file is still ours and ends where we left it; note the batch as on its way; one
-write; sync if asked; only then advance. A write that fails is undone; where that fails too, or a sync fails, the
-writer is poisoned. A failed sync is never retried: the kernel marks the pages clean, and the second sync would report
-success for bytes that are gone (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+write; sync if asked, and check again that the file ends with our own batch; only then advance. A write that fails is
+undone; where that fails too, or a sync fails, the writer is poisoned. A failed sync is never retried: the kernel marks the
+pages clean, and the second sync would report success for bytes that are gone (Rebello et al., "Can Applications Recover
+from fsync Failures?", USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class FileWriter:
                 self._write(_Batch(self._last.end, first_seq, len(lines), data), lines)
             if sync:
                 self._sync()
+                self._check_end()
             # No call may stand between these lines and the return: a signal handler could run there.
             if self._pending is not None:
                 self._last = self._pending
@@ -204,8 +206,21 @@ class FileWriter:
         """
         size = self._check_identity() if named else self._size()
         if size != self._last.end:
-            change = f"the log has {size} bytes where this writer left {self._last.end}"
-            raise self._lose(f"somebody else wrote to its log ({change})")
+            raise self._overtaken(size, self._last.end)
+
+    def _check_end(self) -> None:
+        """Check that nobody wrote between the last check and our own write, which then stands behind theirs.
+
+        Only where the lock keeps nobody out: a process that was stopped there may have been declared dead meanwhile.
+        """
+        end = (self._pending or self._last).end
+        size = self._size()
+        if size != end:
+            raise self._overtaken(size, end)
+
+    def _overtaken(self, size: int, end: int) -> LeaseLost:
+        change = f"the log has {size} bytes where this writer left {end}"
+        return self._lose(f"somebody else wrote to its log ({change})")
 
     def _lose(self, what: str) -> LeaseLost:
         run_id = self._log.run_id

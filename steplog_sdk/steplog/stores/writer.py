@@ -2,9 +2,9 @@
 
 The order of an append: check that the file is still ours and ends where we left it; note the batch as on its way; one
 write; sync if asked, and check again that the file ends with our own batch; only then advance. A write that fails is
-undone; where that fails too, or a sync fails, the writer is poisoned. A failed sync is never retried: the kernel marks the
-pages clean, and the second sync would report success for bytes that are gone (Rebello et al., "Can Applications Recover
-from fsync Failures?", USENIX ATC 2020).
+undone; where that fails too, or a sync fails, the writer is poisoned. A failed sync is never retried: the kernel marks
+the pages clean, and the second sync would report success for bytes that are gone (Rebello et al., "Can Applications
+Recover from fsync Failures?", USENIX ATC 2020).
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ PUBLIC = [
 PURE = {
     *("__future__", "abc", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal"),
     *(
+        "array",
         "enum",
         "functools",
         "hashlib",

@@ -380,7 +380,7 @@ def test_a_failing_call_at_open_is_a_typed_error_and_no_run_appears(tmp_path):
 
 
 def test_a_log_larger_than_a_block_is_read_whole(store, monkeypatch):
-    monkeypatch.setattr("steplog.stores.files._BLOCK", 100)
+    monkeypatch.setattr("steplog.stores.source._BLOCK", 100)
     path, chain = written(store, 20)
     assert len(store.read("r").events) == 20
     writer = store.open("r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from steplog._cli import facts
@@ -18,7 +19,7 @@ _SHOWN = frozenset(
 
 
 def step_detail(
-    state: RunState, step: StepState, events: list[Event], contents: Contents, *, live: bool
+    state: RunState, step: StepState, events: Sequence[Event], contents: Contents, *, live: bool
 ) -> dict[str, Any]:
     """The facts of a step with its input, output and every attempt."""
     started, finished = step.started, step.finished or {}

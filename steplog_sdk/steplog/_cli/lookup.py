@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from steplog._kernel.fold import RunState, StepState, fold
+from steplog._kernel.fold import RunState, StepState
 from steplog.errors import InvalidArgument, UnknownRun, UnknownStep
+from steplog.stores.base import folded
 
 if TYPE_CHECKING:
     from steplog.stores.base import LogView
@@ -117,7 +118,7 @@ def holder_of(found: Found) -> dict[str, Any] | None:
 def open_run(found: Found) -> Opened:
     """Read and fold a run. Raises what `Store.read` raises."""
     view = found.store.read(found.run_id)
-    return Opened(view, fold(view.events))
+    return Opened(view, folded(view))
 
 
 def find_step(state: RunState, name: str) -> StepState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def show(run: str, step: str | None, home: Path, as_json: bool) -> None:  # noqa
 
 
 def _show_step(
-    step_id: str, state: RunState, events: list[Event], contents: Contents, *, live: bool, as_json: bool
+    step_id: str, state: RunState, events: Sequence[Event], contents: Contents, *, live: bool, as_json: bool
 ) -> None:
     detail = step_detail(state, state.steps[step_id], events, contents, live=live)
     if as_json:
@@ -68,7 +69,7 @@ def _show_step(
     print_step(detail)
 
 
-def describe(state: RunState, events: list[Event], holder: dict[str, Any] | None) -> dict[str, Any]:
+def describe(state: RunState, events: Sequence[Event], holder: dict[str, Any] | None) -> dict[str, Any]:
     """A run with its steps, each with those inside it."""
     live = holder is not None
     run = facts.run_facts(state, holder)

@@ -170,22 +170,23 @@ def _started(state: RunState, event: Event) -> None:
 
 
 def _new(state: RunState, event: Event, step_id: str) -> StepState:
-    data = event.data
-    before = state.steps.get(data.get("after"))  # type: ignore[arg-type]  # what a log says is looked up as it is
+    get = event.data.get
+    after, scope = get("after"), get("scope", "")
+    before = state.steps.get(after) if after else None
     return StepState(
-        id=step_id,
-        kind=_once(state, data.get("kind", "")),
-        target=_once(state, data.get("target", "")),
-        scope=_once(state, data.get("scope", "")),
-        after=data.get("after") if before is None else before.id,
-        mode=_once(state, data.get("mode", "unsafe")),
-        status=RUNNING,
-        attempt=data.get("attempt", 1),
-        start=_kept(state, event),
-        started_seq=event.seq,
-        started_ts=event.ts,
+        step_id,
+        _once(state, get("kind", "")),
+        _once(state, get("target", "")),
+        _once(state, scope) if scope else scope,
+        after if before is None else before.id,
+        _once(state, get("mode", "unsafe")),
+        RUNNING,
+        get("attempt", 1),
+        _kept(state, event),
+        event.seq,
+        event.ts,
         source=state.source,
-        job=data.get("job"),
+        job=get("job"),
     )
 
 

@@ -14,13 +14,14 @@ Everything else was done to the log after it was written, and is never repaired 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
 import orjson
 
 from steplog._kernel.events import FORMAT, Event
+from steplog._kernel.index import SEAL_BYTES, Index
 from steplog.errors import EncodeError
 
 MAX_LINE: Final = 1 << 20
@@ -136,7 +137,7 @@ class Scan(NamedTuple):
     """What a log holds.
 
     Attributes:
-        events: the longest verified prefix.
+        events: the longest verified prefix; empty where the events were handed on as they were found.
         end: offset behind its last byte.
         size: bytes that were scanned.
         verdict: `clean`; `unterminated`: only the last newline is missing, the last event counts; `torn`: a crash cut
@@ -160,14 +161,29 @@ def scan(data: bytes, run_id: str) -> Scan:
 
 
 class Scanner:
-    """Verifies a log that arrives in blocks, so that a large one is never held whole beside its events."""
+    """Verifies a log that arrives in blocks, so that a large one is never held whole.
 
-    def __init__(self, run_id: str) -> None:
+    Args:
+        run_id: the run that the log is to be of.
+        receive: called with each event once it is verified; without it they are collected in `Scan.events`.
+        index: the lines before the first block, which are verified already; grows with each line.
+        epoch: the epoch of the last of these.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        receive: Callable[[Event], None] | None = None,
+        index: Index | None = None,
+        epoch: int = 0,
+    ) -> None:
         self._run_id = run_id
         self._events: list[Event] = []
-        self._prev = first_prev(run_id)
-        self._epoch = 0
-        self._end = 0
+        self._receive = receive or self._events.append
+        self._index = Index() if index is None else index
+        self._prev = self._index.seal(len(self._index) - 1).hex() if self._index else first_prev(run_id)
+        self._epoch = epoch
+        self._end = self._index.end
         self._rest = b""
         self._failed = False
 
@@ -185,8 +201,7 @@ class Scanner:
             return Scan(self._events, self._end, size, "clean")
         # A newline that fell onto a page which a power failure lost reads as zeros.
         line = self._rest.rstrip(b"\0")
-        if not self._failed and (event := self._accept(line)):
-            self._events.append(event)
+        if not self._failed and self._accept(line, self._end + len(line) + 1):
             return Scan(self._events, self._end + len(line), size, "unterminated")
         verdict, damage = self._judge(self._rest)
         return Scan(self._events, self._end, size, verdict, damage)
@@ -194,33 +209,34 @@ class Scanner:
     def _walk(self, data: bytes) -> int:
         position = 0
         while (newline := data.find(b"\n", position)) >= 0:
-            event = self._accept(data[position:newline])
-            if event is None:
+            if not self._accept(data[position:newline], self._end + newline + 1):
                 self._failed = True
                 break
-            self._events.append(event)
-            self._prev, self._epoch = event.h, event.epoch
             position = newline + 1
         return position
 
-    def _accept(self, line: bytes) -> Event | None:
-        """Return the event if this line is the next one of the chain, sealed and well formed."""
-        seal = sha256(line[:-_SEAL]).hexdigest()[:32]
-        if line[-_LINK:] != f',"prev":"{self._prev}","h":"{seal}"}}'.encode():
-            return None
-        event = _parse(line)
-        if event is None or event.seq != len(self._events) or event.epoch < self._epoch:
-            return None
-        if event.seq == 0 and _newer_format(line):
-            return None  # a later format may keep the line and change what it means
-        return event
+    def _accept(self, line: bytes, end: int) -> bool:
+        """Take the line if it is the next one of the chain, sealed and well formed."""
+        digest = sha256(line[:-_SEAL]).digest()[:SEAL_BYTES]
+        if line[-_LINK:] != f',"prev":"{self._prev}","h":"{digest.hex()}"}}'.encode():
+            return False
+        event = parse(line)
+        seq = len(self._index)
+        if event is None or event.seq != seq or event.epoch < self._epoch:
+            return False
+        if seq == 0 and _newer_format(line):
+            return False  # a later format may keep the line and change what it means
+        self._prev, self._epoch = event.h, event.epoch
+        self._index.add(end, digest)
+        self._receive(event)
+        return True
 
     def _judge(self, rest: bytes) -> tuple[Verdict, Damage | None]:
         line, newline, _ = rest.partition(b"\n")
-        if not self._events and (newer := _newer_format(line)):
+        if not self._index and (newer := _newer_format(line)):
             return "unsupported", self._damage("it is written in a newer format", FORMAT, newer)
-        hint = _hint(rest, line, first=not self._events)
-        proof = _parse(line) if _proves_itself(line) else None
+        hint = _hint(rest, line, first=not self._index)
+        proof = parse(line) if _proves_itself(line) else None
         if proof is not None:
             return "conflict", self._conflict(proof)
         if not hint and self._is_torn(rest, line, terminated=bool(newline)):
@@ -236,19 +252,19 @@ class Scanner:
         if (terminated and b"\0" not in line) or len(rest) > MAX_BATCH:
             return False
         # With no verified line before it the fragment is the whole file, which may be no log at all.
-        if not self._events and not _may_begin_log(line):
+        if not self._index and not _may_begin_log(line):
             return False
         return _find_proof(rest) is None
 
     def _conflict(self, event: Event) -> Damage:
-        next_seq = len(self._events)
+        next_seq = len(self._index)
         owner = None
         if event.seq == next_seq == 0:
             what = "it is the log of another run, copied or renamed"
             owner = str(event.data.get("run_id") or "")
         elif event.seq > next_seq:
             what = f"the line is intact, but the events from seq {next_seq} to {event.seq - 1} before it are missing"
-        elif any(event == known for known in self._events[event.seq : event.seq + 1]):
+        elif event.seq >= 0 and self._index.seal(event.seq).hex() == event.h:
             what = f"the line repeats the event with seq {event.seq}"
         else:
             what = "the line is intact, but another writer wrote it"
@@ -271,27 +287,28 @@ class Scanner:
         return self._damage(what, expected, seal[1].decode() if seal else None)._replace(hint=hint)
 
     def _damage(self, what: str, expected: str | None, found: str | None) -> Damage:
-        count = len(self._events)
+        count = len(self._index)
         return Damage(count + 1, self._end, what, expected, found, count - 1 if count else None)
 
 
-def _parse(line: bytes) -> Event | None:
+def parse(line: bytes) -> Event | None:
+    """The event that a line holds, or None; neither its seal nor its place is looked at."""
     try:
         tree = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
     if type(tree) is not dict or tuple(tree) != _KEYS:
         return None
-    event = Event._make(tree.values())
+    seq, type_, step, epoch, ts, data, _, _ = values = tuple(tree.values())
     well_formed = (
-        type(event.seq) is int
-        and type(event.type) is str
-        and (event.step is None or type(event.step) is str)
-        and type(event.epoch) is int
-        and type(event.ts) is str
-        and type(event.data) is dict
+        type(seq) is int
+        and type(type_) is str
+        and (step is None or type(step) is str)
+        and type(epoch) is int
+        and type(ts) is str
+        and type(data) is dict
     )
-    return event if well_formed else None
+    return Event._make(values) if well_formed else None
 
 
 def _proves_itself(line: bytes) -> bool:

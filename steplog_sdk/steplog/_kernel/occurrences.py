@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from steplog._kernel.fold import FINISHED, RunState
+from steplog._kernel.fold import FINISHED, RunState, StepState
 
 Request = tuple[str, str, str]
 """Kind, target and hash of the arguments."""
@@ -84,24 +84,23 @@ class Occurrences:
     """
 
     def __init__(self, state: RunState) -> None:
-        recorded: dict[tuple[str, Request], list[_Place]] = {}
         self._accounts = _Accounts()
-        for step in state.steps.values():
-            request = (step.kind, step.target, step.args_hash)
+        # A single first occurrence that is nobody's in particular is found by counting, and a long log is made of
+        # these. Of several equal ones some have a number above zero.
+        several = {_asked(step) for step in state.steps.values() if step.occurrence or step.account}
+        recorded: dict[tuple[str, Request], list[_Place]] = {}
+        for step in state.steps.values() if several else ():
+            asked = _asked(step)
+            if asked not in several:
+                continue
             # One that the program gave up was asked for in its turn like a finished one, and is given up again there.
             is_open = step.status not in FINISHED and step.given_up is None
             may_run = is_open and step.mode != "safe"
             place = _Place(is_open, step.occurrence, may_run, step.after, step.account)
-            recorded.setdefault((step.scope, request), []).append(place)
+            recorded.setdefault(asked, []).append(place)
             if step.account:
                 self._accounts.recorded.add(step.account)
-        # A single first occurrence that is nobody's in particular is found by counting.
-        several = (
-            (key, places)
-            for key, places in recorded.items()
-            if len(places) > 1 or places[0].number > 0 or places[0].account
-        )
-        self._recorded = {key: sorted(places, key=_by_outcome) for key, places in several}
+        self._recorded = {key: sorted(places, key=_by_outcome) for key, places in recorded.items()}
         self._given: dict[str, dict[Request, int | _Group]] = {}
 
     def give(self, scope: str, request: Request, after: str | None) -> int:
@@ -132,6 +131,10 @@ class Occurrences:
             places = self._recorded.get((scope, request))
             counted = given[request] = 0 if places is None else _Group(places)
         return counted
+
+
+def _asked(step: StepState) -> tuple[str, Request]:
+    return step.scope, (step.kind, step.target, step.args_hash)
 
 
 class _Place(NamedTuple):

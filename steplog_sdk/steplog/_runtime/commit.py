@@ -91,6 +91,13 @@ class Commit(Group):
         with self._applying:
             return self.state.copy()
 
+    def save(self) -> None:
+        """Have the store keep what the log folds to, where it can. Nothing depends on it."""
+        save = getattr(self._writer, "save", None)
+        if save is not None and os.getpid() == self._pid:
+            with self._applying:
+                save(self.state)
+
     def close(self) -> None:
         """Write what is pending, end the committer and release the writer."""
         if os.getpid() != self._pid:

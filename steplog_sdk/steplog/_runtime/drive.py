@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from steplog._runtime.context import current_task
 from steplog._runtime.group import Entry
 from steplog._runtime.turns import Turn
 
@@ -21,9 +22,18 @@ class Pause:
         self.seconds = seconds
 
 
-Wait = Entry | Pause | Turn
+class Work:
+    """Something that takes a while and waits for nobody, such as reading a long file."""
+
+    __slots__ = ("do",)
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self.do = do
+
+
+Wait = Entry | Pause | Turn | Work
 Steps = Generator[Wait, None, T]
-"""Yields what it waits for: an entry until it is in the log, a turn in the recorded order, or a pause."""
+"""Yields what it waits for: an entry until it is in the log, a turn in the recorded order, a pause, or work."""
 
 
 def run(steps: Steps[T]) -> T:
@@ -69,14 +79,18 @@ def _block(wait: Wait) -> None:
         wait.commit.wait(wait)
     elif isinstance(wait, Turn):
         wait.wait()
+    elif isinstance(wait, Work):
+        wait.do()
     else:
         time.sleep(wait.seconds)
 
 
-async def _pause(wait: Turn | Pause) -> None:
+async def _pause(wait: Turn | Pause | Work) -> None:
     if isinstance(wait, Turn):
         await wait.wait_async()
+    elif isinstance(wait, Work) and current_task() is None:
+        wait.do()  # another async library's loop
     else:
         import asyncio
 
-        await asyncio.sleep(wait.seconds)
+        await (asyncio.to_thread(wait.do) if isinstance(wait, Work) else asyncio.sleep(wait.seconds))

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from steplog._kernel import events as ev
-from steplog._kernel.fold import RunState, fold
 from steplog._kernel.line import Chain
+from steplog._kernel.state import RunState
 from steplog._runtime.commit import Commit
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import clean_json
+from steplog.stores.base import folded
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
     from steplog.stores.base import Store, Writer
+
+# Events of a log whose folding takes longer than anybody would notice.
+_LONG: Final = 1_000
 
 
 class Journal:
@@ -60,7 +64,7 @@ class Journal:
         """
         writer = store.open(run_id)
         try:
-            journal = cls(store, run_id, writer, fold(writer.view.events))
+            journal = cls(store, run_id, writer, folded(writer.view))
             journal._claim(writer, created, redactor)
         except BaseException:
             writer.close()
@@ -121,6 +125,15 @@ class Journal:
     def snapshot(self) -> RunState:
         """A consistent copy of the state."""
         return self._commit.snapshot()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether `save` may take a while."""
+        return self.state.seq >= _LONG
+
+    def save(self) -> None:
+        """Have the store keep what spares the next opening of a long log the folding. Nothing depends on it."""
+        self._commit.save()
 
     def close(self) -> None:
         """Write what is pending and release the run. Idempotent."""

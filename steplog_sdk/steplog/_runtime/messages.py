@@ -9,7 +9,7 @@ from steplog._kernel.codec import decode
 from steplog._kernel.drift import Difference, windows
 from steplog._kernel.fold import FAILED, RunState, StepState
 from steplog._runtime import origin
-from steplog.errors import DecodeError, DriftDetected, Indeterminate, Interrupt, LogFailed, Unreplayable
+from steplog.errors import DecodeError, DriftDetected, Indeterminate, Interrupt, LogFailed, StoreError, Unreplayable
 
 
 class Named(NamedTuple):
@@ -253,6 +253,16 @@ def undecodable(run: Named, step: StepState, error: DecodeError) -> Unreplayable
         f"Mend the program, then go on: {command}"
     )
     return Unreplayable(message, run_id=run.run_id, step=step.id, commands=(command,))
+
+
+def unreadable(run: Named, step: StepState, error: StoreError) -> Unreplayable:
+    """The interrupt for a recorded outcome that was whole when the log was opened and cannot be read now."""
+    verify, resume = commands = (run.command("verify"), run.command("resume"))
+    message = (
+        f"run {run.run_id}: the outcome of {describe(step)} is recorded and cannot be read now: {error}\n"
+        f"Nothing was executed. Find out what is wrong with the file, then go on:\n  {verify}\n  {resume}"
+    )
+    return Unreplayable(message, run_id=run.run_id, step=step.id, commands=commands)
 
 
 def why_unreplayable(outcome: dict[str, Any]) -> str:

@@ -8,12 +8,13 @@ import orjson
 
 from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
-from steplog._kernel.fold import FAILED, FINISHED, RUNNING, RunState, StepState, fold
+from steplog._kernel.fold import FAILED, FINISHED, RUNNING, RunState, StepState
 from steplog._runtime import redaction, settings
 from steplog._runtime.door import PROCESS
 from steplog._runtime.journal import Journal
 from steplog._runtime.pack import Sink, body_names
 from steplog.errors import InvalidArgument, OutcomeUnknown, StepFailed, UnknownStep
+from steplog.stores.base import folded
 
 if TYPE_CHECKING:
     from steplog.stores.base import BodyStore, Store
@@ -57,7 +58,7 @@ def resolve(
         text = f"a step is settled as done, retry, failed or unknown, not as {how!r}."
         raise InvalidArgument(text, run_id=run_id, step=step)
     # Before the run is taken: a claim would reopen a run that has ended.
-    found = _check(fold(store.read(run_id).events), step, how, store.bodies, claimed=False)
+    found = _check(folded(store.read(run_id)), step, how, store.bodies, claimed=False)
     redactor = redaction.redactor((PROCESS.settings or settings.resolve()).redact)
     sink = Sink(redactor, store.bodies.name)
     data = _data(

@@ -14,7 +14,7 @@ from steplog._runtime.blame import blamed, told
 from steplog._runtime.causes import causes
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
 from steplog._runtime.door import PROCESS
-from steplog._runtime.drive import Steps
+from steplog._runtime.drive import Steps, Work
 from steplog._runtime.drive import run as drive
 from steplog._runtime.drive import run_async as drive_async
 from steplog._runtime.group import Entry
@@ -203,6 +203,8 @@ class Run:
         recorder = self._open_recorder()
         try:
             stop = yield from self._conclude(recorder, error)
+            if recorder.journal.is_long:
+                yield Work(recorder.journal.save)
         finally:
             recorder.closed = True
             PROCESS.closed_run(self.run_id)

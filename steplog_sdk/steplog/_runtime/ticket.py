@@ -14,7 +14,7 @@ from steplog._runtime.context import advance
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.pack import form_bytes, value_tree
 from steplog._runtime.progress import Notes
-from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt
+from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt, StoreError
 
 if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
@@ -88,6 +88,9 @@ class Recorded:
         outcome: `done` or `failed`.
         data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
         progressed: data of its `step.progressed` events, in order, body forms not yet resolved.
+
+    Raises:
+        Interrupt: the log gives it back no more. The run halts.
     """
 
     __slots__ = ("_recorder", "_step", "data", "outcome", "progressed")
@@ -96,8 +99,11 @@ class Recorded:
         self._recorder = recorder
         self._step = step
         self.outcome = step.status
-        self.data: dict[str, Any] = step.finished or {}
-        self.progressed = list(step.progressed)
+        try:
+            self.data: dict[str, Any] = step.finished or {}
+            self.progressed = step.progressed
+        except StoreError as error:
+            raise recorder.halt(messages.unreadable(recorder.named, step, error)) from error
 
     def body(self, form: dict[str, Any]) -> bytes:
         """The exact bytes of a body form. Halts the run with `Unreplayable` where they are gone."""

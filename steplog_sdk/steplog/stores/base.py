@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from steplog._kernel.events import Event
+from steplog._kernel.fold import RunState, fold
 from steplog.errors import InvalidArgument
 
 
@@ -37,20 +38,31 @@ class LogView(NamedTuple):
 
     Attributes:
         run_id: the run.
-        events: every whole event, in order; seals and chain are verified.
+        events: every whole event, in order; seals and chain are verified. A store may read each when it is asked for.
         end: byte offset behind the last whole line.
         torn: bytes behind `end` that a crash left (a reader reports them, a writer cuts them), 0 when clean.
+        state: what the events fold to, from a store that folds while it verifies; else None.
     """
 
     run_id: str
-    events: list[Event]
+    events: Sequence[Event]
     end: int
     torn: int
+    state: RunState | None = None
+
+
+def folded(view: LogView) -> RunState:
+    """The state of a run whose log was read. It is the caller's own."""
+    return fold(view.events) if view.state is None else view.state
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """The only writer of one run. Not thread-safe: the runtime calls it from one thread at a time."""
+    """The only writer of one run. Not thread-safe: the runtime calls it from one thread at a time.
+
+    A writer may have a method `save(state)` as well, called with the folded state before `close`: its store then keeps
+    what spares the next opening the folding. It raises nothing, and nothing may depend on it.
+    """
 
     view: LogView
     recovered: Recovered | None

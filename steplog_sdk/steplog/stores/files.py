@@ -4,6 +4,7 @@
     <home>/runs/<run_id>/events.lock             who writes it
     <home>/runs/<run_id>/events.torn-<offset>    what a crash left behind the last whole line, kept when it is cut off
     <home>/runs/<run_id>/events.jsonl.before-repair-<n>   the log as it was before `steplog repair`
+    <home>/runs/<run_id>/events.checkpoint       what a long log folds to, so that opening it is quicker
     <home>/bodies.db                             large values, shared by all runs
 
 Only opening for writing repairs, and only the two traces that a crash leaves; readers never write and never lock.
@@ -15,23 +16,28 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from typing import Final, Literal
 
+from steplog._kernel.fold import apply
+from steplog._kernel.index import Index
 from steplog._kernel.line import Scan, Scanner
+from steplog._kernel.state import RunState
 from steplog.errors import InvalidArgument, UnknownRun
 from steplog.stores.base import BodyStore, LogView, Recovered, check_run_id
+from steplog.stores.checkpoint import Covered, load
 from steplog.stores.explain import failure, refusal
 from steplog.stores.fs import FS, make_dirs, open_or_create
 from steplog.stores.lock import Holder, RunLock, acquire, holder
 from steplog.stores.repair import Examined, Repaired, examine, repair
+from steplog.stores.source import Events, LogFile
 from steplog.stores.writer import FileWriter, OpenLog
 
 Durability = Literal["durable", "process"]
 
 _LOG: Final = "events.jsonl"
 _LOCK: Final = "events.lock"
-_BLOCK: Final = 4 << 20
 
 
 class FileStore:
@@ -102,13 +108,12 @@ class FileStore:
             ) from error
         except OSError as error:
             raise failure(error, run_id, "read the log", path) from error
+        log = LogFile(self._fs, path, run_id, Index(), fd)
+        log.adopt()
         try:
-            found = _scan(self._fs, fd, run_id)
+            return _view(*_scan(log, RunState(source=log)), log)
         except OSError as error:
             raise failure(error, run_id, "read the log", path) from error
-        finally:
-            self._fs.close(fd)
-        return _view(found, run_id, path)
 
     def open(self, run_id: str) -> FileWriter:
         """Take the run for writing; create it if it is new; cut off what a crash left behind its last whole line."""
@@ -139,31 +144,45 @@ class FileStore:
         """
         return repair(self._fs, self.path_of(run_id), run_id, to_seq, by=by)
 
+    def _verified(self, log: LogFile, fd: int) -> tuple[LogView, Scan, Covered]:
+        with _uncollected():
+            kept = load(self._fs, log, self._fs.fstat(fd).st_size)
+        if kept is not None:
+            state, covered = kept
+            found, _ = _scan(log, state)
+            if found.damage is None:
+                return _view(found, state, log), found, covered
+            # What is wrong with the log is for a look at the whole of it to say.
+            log.index = Index()
+        found, state = _scan(log, RunState(source=log))
+        return _view(found, state, log), found, Covered.nothing()
+
     def _open_locked(self, run_id: str, path: str, lock: RunLock) -> FileWriter:
         fd, _ = open_or_create(self._fs, path, os.O_RDWR | os.O_APPEND)
         lock.own(fd)
-        found = _scan(self._fs, fd, run_id)
-        view = _view(found, run_id, path)
+        source = LogFile(self._fs, path, run_id, Index(), fd)
+        view, found, covered = self._verified(source, fd)
         end, recovered = _repair(self._fs, fd, found, path)
         durable = self.durability == "durable"
         if durable and not view.events:
             for parent in (os.path.dirname(path), self._runs, self.home, os.path.dirname(self.home)):
                 self._fs.sync_dir(parent)
         log = OpenLog(self._fs, fd, path, run_id, lock)
-        writer = FileWriter(log, view._replace(end=end, torn=0), recovered, durable=durable)
+        writer = FileWriter(
+            log, view._replace(end=end, torn=0), recovered, durable=durable, source=source, covered=covered
+        )
         # What a killed process left in the page cache counts from here on, so it must outlive the machine as well.
         writer.append((), len(view.events), sync=True)
         return writer
 
 
-def _scan(fs: FS, fd: int, run_id: str) -> Scan:
-    scanner = Scanner(run_id)
-    offset = 0
+def _scan(log: LogFile, state: RunState) -> tuple[Scan, RunState]:
+    """Verify a log from where its index ends, and fold it into `state` on the way. Its events are not kept."""
+    scanner = Scanner(log.run_id, partial(apply, state), log.index, state.epoch)
     with _uncollected():
-        while block := fs.read(fd, _BLOCK, offset):
+        for block in log.blocks(log.index.end):
             scanner.feed(block)
-            offset += len(block)
-        return scanner.finish()
+        return scanner.finish(), state
 
 
 @contextmanager
@@ -178,10 +197,10 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _view(found: Scan, run_id: str, path: str) -> LogView:
+def _view(found: Scan, state: RunState, log: LogFile) -> LogView:
     if found.damage is not None:
-        raise refusal(found, run_id, path)
-    return LogView(run_id, found.events, found.end, found.size - found.end)
+        raise refusal(found, log.run_id, log.path)
+    return LogView(log.run_id, Events(log, len(log.index)), found.end, found.size - found.end, state)
 
 
 def _repair(fs: FS, fd: int, found: Scan, path: str) -> tuple[int, Recovered | None]:

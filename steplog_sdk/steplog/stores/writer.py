@@ -16,11 +16,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from steplog._kernel.line import MAX_BATCH
+from steplog._kernel.state import RunState
 from steplog.errors import ForkedWriter, LeaseLost, StoreError
 from steplog.stores.base import LogView, Recovered
+from steplog.stores.checkpoint import Covered, save
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, is_unsupported
 from steplog.stores.lock import RunLock, identify
+from steplog.stores.source import LogFile
 
 _logger = logging.getLogger("steplog.stores")
 
@@ -61,11 +64,22 @@ class FileWriter:
         durable: whether `sync` reaches the medium; becomes false where the file system offers no sync.
     """
 
-    def __init__(self, log: OpenLog, view: LogView, recovered: Recovered | None, *, durable: bool) -> None:
+    def __init__(
+        self,
+        log: OpenLog,
+        view: LogView,
+        recovered: Recovered | None,
+        *,
+        durable: bool,
+        source: LogFile | None = None,
+        covered: Covered | None = None,
+    ) -> None:
         self.view = view
         self.recovered = recovered
         self.durable = durable
         self._log = log
+        self._source = source
+        self._covered = covered or Covered.nothing()
         self._identity = identify(log.fs.fstat(log.fd))
         self._pid = os.getpid()
         self._last = _Batch(view.end, len(view.events), 0, b"")
@@ -99,11 +113,18 @@ class FileWriter:
         finally:
             self._busy = False
 
+    def save(self, state: RunState) -> None:
+        """Keep what the log folds to, so that the next opening of a long one is quicker. Nothing depends on it."""
+        if self._source is not None and not self._closed and not self._is_foreign():
+            self._covered = save(self._log.fs, self._source, state, self._covered)
+
     def close(self) -> None:
         """Release the run. Idempotent; in a forked child it leaves the parent's run alone."""
         if self._closed or self._is_foreign():
             return
         self._closed = True
+        if self._source is not None:
+            self._source.detach()
         try:
             self._log.lock.release()
         except OSError as error:

@@ -1,0 +1,192 @@
+"""A log file that gives single events back: read where the index says, and checked against the seal it had."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, overload
+
+from steplog._kernel.events import Event
+from steplog._kernel.index import SEAL_BYTES, Index
+from steplog._kernel.line import first_prev, parse
+from steplog.errors import Corrupt, StoreError
+from steplog.stores.explain import failure
+from steplog.stores.fs import FS
+
+_BLOCK = 4 << 20
+_SEAL = 40  # len(',"h":"' + 32 hex digits + '"}')
+_LINK = 82  # the same with ',"prev":"' + 32 hex digits + '"' before it
+
+
+class LogFile:
+    """The events of one log file by number; those that were appended since it was verified are found as well.
+
+    Attributes:
+        index: the verified lines.
+        path: the file.
+        run_id: its run.
+    """
+
+    def __init__(self, fs: FS, path: str, run_id: str, index: Index, fd: int | None = None) -> None:
+        self.index = index
+        self.path = path
+        self.run_id = run_id
+        self._fs = fs
+        self._fd = fd
+        self._own: int | None = None
+
+    def adopt(self) -> None:
+        """Take the descriptor over: it is closed when nobody holds this object any more."""
+        self._own, self._fd = self._fd, None
+
+    def detach(self) -> None:
+        """Leave the descriptor, which its owner is about to close; from here on the file is opened by its name."""
+        self._fd = None
+
+    def data(self, seq: int) -> dict[str, Any]:
+        """The data of an event.
+
+        Raises:
+            StoreError: the file cannot be read.
+            Corrupt: what stands there is not what was verified.
+        """
+        return self.event(seq).data
+
+    def event(self, seq: int) -> Event:
+        """One event. Raises as `data` does."""
+        try:
+            if seq >= len(self.index):
+                self.extend(seq + 1)
+            event = self._proven(seq) if seq < len(self.index) else None
+        except OSError as error:
+            raise failure(error, self.run_id, f"read event {seq} again", self.path) from error
+        if event is None:
+            raise self._damaged(seq)
+        return event
+
+    def extend(self, count: int) -> None:
+        """Index what was appended, up to `count` lines, as far as it continues the chain. Raises OSError."""
+        # Put in place as a whole, so that two threads which extend at once do not mix theirs.
+        index = self.index.copy()
+        link = index.seal(len(index) - 1).hex() if index else first_prev(self.run_id)
+        rest, offset = b"", index.end
+        while len(index) < count and (block := self._read(_BLOCK, offset + len(rest))):
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                digest = sha256(line[:-_SEAL]).digest()[:SEAL_BYTES]
+                seal = digest.hex()
+                if line[-_LINK:] != f',"prev":"{link}","h":"{seal}"}}'.encode():
+                    count = 0
+                    break
+                offset += len(line) + 1
+                index.add(offset, digest)
+                link = seal
+        self.index = index
+
+    def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes of the file in blocks, up to `stop` or to its end. Raises OSError."""
+        while stop is None or start < stop:
+            block = self._read(_BLOCK if stop is None else min(_BLOCK, stop - start), start)
+            if not block:
+                break
+            yield block
+            start += len(block)
+
+    def events(self, count: int) -> Iterator[Event]:
+        """The first `count` events in order. Raises as `data` does."""
+        yield from map(self.event, range(count))
+
+    def _proven(self, seq: int) -> Event | None:
+        start, stop = self.index.span(seq)
+        seal = self.index.seal(seq)
+        for _ in range(2):
+            line = b"".join(self.blocks(start, stop))
+            if len(line) == stop - start and sha256(line[:-_SEAL]).digest()[:SEAL_BYTES] == seal:
+                return parse(line)
+            # The writer's descriptor may have been closed meanwhile, and its number given to another file.
+            if self._fd is None:
+                break
+            self._fd = None
+        return None
+
+    def _read(self, size: int, offset: int) -> bytes:
+        fd = self._fd
+        if fd is not None:
+            try:
+                return self._fs.read(fd, size, offset)
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+                self._fd = None  # the writer has closed it; the name leads to the file as well
+        if self._own is None:
+            self._own = self._fs.open(self.path, os.O_RDONLY)
+        return self._fs.read(self._own, size, offset)
+
+    def _damaged(self, seq: int) -> StoreError:
+        start = self.index.span(seq)[0] if seq < len(self.index) else self.index.end
+        message = (
+            f"run {self.run_id!r}: {self.path}, line {seq + 1} (byte {start}): the line is no longer what it was when "
+            f"the log was opened; the file was changed or its disk fails.\nLook: steplog verify {self.run_id}"
+        )
+        last = seq - 1 if seq else None
+        return Corrupt(
+            message,
+            run_id=self.run_id,
+            path=self.path,
+            line=seq + 1,
+            offset=start,
+            expected=self.index.seal(seq).hex() or None,
+            found=None,
+            last_good_seq=last,
+        )
+
+    def __del__(self) -> None:
+        if self._own is not None:
+            with suppress(OSError):
+                os.close(self._own)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without descriptors: a copy of a state opens the file by its name.
+        index = (bytes(self.index.ends), bytes(self.index.seals))
+        return _again, (self.path, self.run_id, *index)
+
+
+def _again(path: str, run_id: str, ends: bytes, seals: bytes) -> LogFile:
+    return LogFile(FS(), path, run_id, Index(ends, seals))
+
+
+class Events(Sequence[Event]):
+    """The events of a verified log file, each read when it is asked for."""
+
+    def __init__(self, log: LogFile, count: int) -> None:
+        self._log = log
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Event]: ...
+
+    def __getitem__(self, at: int | slice) -> Event | list[Event]:
+        numbers = range(self._count)[at]
+        return self._log.event(numbers) if isinstance(numbers, int) else [self._log.event(seq) for seq in numbers]
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._log.events(self._count)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (list, tuple, Events)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # like every sequence that compares by its items
+
+    def __repr__(self) -> str:
+        return f"<{self._count} events of {self._log.path}>"

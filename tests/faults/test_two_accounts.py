@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from steplog._cli.main import cli
 from steplog.testing import Hit, LocalProvider, Reply
 from tests.support.processes import environment
 
@@ -102,22 +105,24 @@ def _nightly(*values: str) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-# Of each way in which accounts differ; those that cost seconds of imports or do not differ much, at night.
+# What costs seconds of imports, or differs little from another one, at night.
 WAYS = [
     ("http", "threads", "between"),
-    ("http", "threads", "after"),
-    ("http", "asyncio", "between"),
+    ("http", "asyncio", "after"),
     ("key", "asyncio", "between"),
-    ("requests", "threads", "between"),
     ("mcp", "asyncio", "between"),
-    *(
-        _nightly("key", style, plan)
-        for style, plan in (("asyncio", "after"), ("threads", "between"), ("threads", "after"))
-    ),
-    *(_nightly("organization", "threads", plan) for plan in ("between", "after")),
-    *(_nightly("host", "asyncio", plan) for plan in ("between", "after")),
-    *(_nightly("basic", "threads", plan) for plan in ("between", "after")),
-    _nightly("http", "asyncio", "after"),
+    _nightly("http", "threads", "after"),
+    _nightly("http", "asyncio", "between"),
+    _nightly("key", "asyncio", "after"),
+    _nightly("key", "threads", "between"),
+    _nightly("key", "threads", "after"),
+    _nightly("organization", "threads", "between"),
+    _nightly("organization", "threads", "after"),
+    _nightly("host", "asyncio", "between"),
+    _nightly("host", "asyncio", "after"),
+    _nightly("basic", "threads", "between"),
+    _nightly("basic", "threads", "after"),
+    _nightly("requests", "threads", "between"),
     _nightly("requests", "threads", "after"),
     _nightly("mcp", "asyncio", "after"),
 ]
@@ -140,3 +145,100 @@ def test_each_account_gets_its_own_in_another_order(programs: Programs, way: str
     assert code == 0, said
     assert programs.counts() == ONCE
     assert programs.answers() == OWN
+
+
+STYLES = ["threads", pytest.param("asyncio", marks=pytest.mark.nightly)]
+SOON = {"GRACE": "0.5"}
+
+
+def concluded(programs: Programs) -> int:
+    file = programs.folder / "concluded"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+@pytest.mark.parametrize("plan", ["after", pytest.param("between", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("style", STYLES)
+def test_one_account_goes_on_with_another_key_whoever_asks_first(programs: Programs, style: str, plan: str) -> None:
+    programs.way, programs.style = "one", style
+
+    assert programs.run("north", plan)[0] == -signal.SIGKILL
+    code, said = programs.run("south", "go", "-changed", **SOON)
+
+    assert (code, said) == (0, "")
+    assert programs.counts() == {"north": 2}
+    assert programs.answers() == {"north": "north", "south": "north"}
+
+
+@pytest.mark.parametrize("first", ["south", pytest.param("north", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("style", STYLES)
+def test_what_changed_keys_leave_open_is_not_guessed(programs: Programs, style: str, first: str) -> None:
+    programs.way, programs.style = "http", style
+
+    assert programs.run("north", "after")[0] == -signal.SIGKILL
+    code, said = programs.run(first, "go", "-changed", **SOON)
+
+    assert code == 1
+    assert "DriftDetected" in said
+    assert "its credentials have changed" in said
+    assert "steplog resume two --on-drift run" in said
+    assert all(step["account"] in said for step in programs.started())
+    assert (programs.counts(), concluded(programs)) == (ONCE, 0)
+
+    code, said = programs.run(first, "go", "south=-changed", **SOON)
+
+    assert code == 0, said
+    assert (programs.counts(), concluded(programs)) == (ONCE, 1)
+    assert programs.answers() == OWN
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", ["south", "north"])
+@pytest.mark.parametrize("style", ["threads", "asyncio"])
+def test_an_account_that_had_not_asked_is_not_taken_for_one_with_a_changed_key(
+    programs: Programs, style: str, first: str
+) -> None:
+    programs.way, programs.style = "http", style
+
+    assert programs.run("north", "between")[0] == -signal.SIGKILL
+    code, said = programs.run(first, "go", "-changed", **SOON)
+
+    assert code == 1
+    assert "DriftDetected" in said
+    assert (programs.counts(), concluded(programs)) == ({"north": 1}, 0)
+    code, said = programs.run(first)
+    assert (code, said) == (0, "")
+    assert (programs.counts(), concluded(programs)) == (ONCE, 1)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("style", ["threads", "asyncio"])
+def test_an_account_in_doubt_is_named_whoever_asks_first(programs: Programs, style: str) -> None:
+    programs.way, programs.style, programs.kill_in = "http", style, "north"
+
+    assert programs.run("north")[0] == -signal.SIGKILL
+    code, said = programs.run("south")
+
+    assert code == 1
+    assert "Indeterminate" in said
+    step = re.findall(r"s_[a-z2-7]{26}", said)[-1]
+    settled = CliRunner().invoke(
+        cli, ["resolve", "two", step, "--done", '{"id": "north"}', "--home", str(programs.folder / "home")]
+    )
+    assert settled.exit_code == 0, settled.output
+    code, said = programs.run("south")
+    assert (code, said) == (0, "")
+    assert (programs.counts(), concluded(programs)) == (ONCE, 1)
+    assert programs.answers() == OWN
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("style", ["threads", "asyncio"])
+def test_a_run_that_has_ended_is_replayed_without_any_credentials(programs: Programs, style: str) -> None:
+    programs.way, programs.style = "http", style
+
+    assert programs.run("north")[0] == 0
+    code, said = programs.run("north", "go", "=dummy")
+
+    assert code == 0, said
+    assert (programs.counts(), concluded(programs)) == (ONCE, 1)
+    assert sorted(programs.answers().values()) == ["north", "south"]

@@ -1,10 +1,10 @@
 """Two branches ask the same thing for two accounts: accounts.py WAY STYLE URL FIRST PLAN [KEYS]
 
-WAY     how they ask: key, organization, host, http, basic, requests, mcp
+WAY     how they ask: key, organization, host, http, basic, requests, mcp; `one` is http for one and the same account
 STYLE   threads or asyncio
 FIRST   the account that asks first; the other one follows when it has its answer, or soon after
 PLAN    `between` kills the program when the first one has its answer; `after` when both have; `go` does not
-KEYS    appended to both accounts' keys, as when they were changed since
+KEYS    appended to the accounts' keys, as when they were changed since; NAME=KEYS to that one's alone; =KEY is both's
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import steplog
 
 WAY, STYLE, URL, FIRST, PLAN = sys.argv[1:6]
-SUFFIX = sys.argv[6] if len(sys.argv) > 6 else ""
+KEYS = sys.argv[6] if len(sys.argv) > 6 else ""
+WHOSE, _, SUFFIX = KEYS.rpartition("=")
 ACCOUNTS = (FIRST, "south" if FIRST == "north" else "north")
 
 # How long the second one waits for the first where that cannot have its answer before the second one has asked.
@@ -29,7 +30,10 @@ _SOON = 0.5
 
 
 def key(name: str) -> str:
-    return f"sk-{name}-0123456789abcdefghijklmnopqrstuvwxyz{SUFFIX}"
+    if KEYS.startswith("="):
+        return KEYS[1:]
+    name = "north" if WAY == "one" else name
+    return f"sk-{name}-0123456789abcdefghijklmnopqrstuvwxyz{SUFFIX if WHOSE in ('', name) else ''}"
 
 
 def openai_options(name: str) -> dict[str, Any]:

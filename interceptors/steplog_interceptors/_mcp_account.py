@@ -6,29 +6,24 @@ what one was opened with is kept under its stream for as long as it is open.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from types import ModuleType, TracebackType
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from types import CellType, ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from steplog import plugins
-from steplog.plugins import Patch, Patches
 from steplog_interceptors._account import account_of, digest, of_key, without_password
 
-TRANSPORTS: Final = ("stdio_client", "sse_client", "streamablehttp_client", "streamable_http_client")
-
-# Where programs and the SDK itself find them.
-MODULES: Final = (
-    "mcp.client.stdio",
-    "mcp.client.sse",
-    "mcp.client.streamable_http",
-    "mcp.client.session_group",
-    "mcp.client.client",
-    "mcp",
-)
+_TRANSPORTS: Final = {
+    "mcp.client.stdio": ("stdio_client",),
+    "mcp.client.sse": ("sse_client",),
+    "mcp.client.streamable_http": ("streamable_http_client", "streamablehttp_client"),
+}
 _PASSWORD: Final = re.compile(r"passw|pwd|passphrase", re.IGNORECASE)
 _SECRET: Final = re.compile(r"key|token|secret|auth|cred", re.IGNORECASE)
 
@@ -36,15 +31,41 @@ _SECRET: Final = re.compile(r"key|token|secret|auth|cred", re.IGNORECASE)
 _open: Final[dict[int, str]] = {}
 
 
-def hooks(patches: Patches) -> dict[str, Callable[[ModuleType], None]]:
-    """What to do when the SDK's modules are imported."""
+class Transports:
+    """The transports of the SDK, watched.
 
-    def apply(module: ModuleType) -> None:
-        for name in TRANSPORTS:
-            if name in vars(module):
-                patches.apply(module, name, _watching)
+    Programs take these functions out of their modules (`from mcp.client.stdio import stdio_client`) before steplog is
+    installed, so the generator inside is what is replaced: the function itself stays who it is, wherever it is held.
+    """
 
-    return dict.fromkeys(MODULES, apply)
+    def __init__(self) -> None:
+        self._replaced: list[tuple[CellType, Any]] = []
+
+    def hooks(self) -> dict[str, Callable[[ModuleType], None]]:
+        """What to do when the SDK's modules are imported."""
+        return dict.fromkeys(_TRANSPORTS, self._apply)
+
+    def _apply(self, module: ModuleType) -> None:
+        for name in _TRANSPORTS[module.__name__]:
+            cell = _generator_in(vars(module).get(name))
+            if cell is not None:
+                original = cell.cell_contents
+                self._replaced.append((cell, original))
+                cell.cell_contents = _watching(original)
+
+    def restore(self) -> None:
+        """Put the originals back. Idempotent."""
+        while self._replaced:
+            cell, original = self._replaced.pop()
+            cell.cell_contents = original
+
+
+def _generator_in(function: Any) -> CellType | None:
+    """Where `asynccontextmanager` keeps what it was given, or None where this is not made by it."""
+    if getattr(getattr(function, "__code__", None), "co_freevars", ()) != ("func",):
+        return None
+    cell: CellType = function.__closure__[0]
+    return cell if inspect.isasyncgenfunction(cell.cell_contents) else None
 
 
 def account(session: Any) -> str:
@@ -54,39 +75,22 @@ def account(session: Any) -> str:
     return _open.get(id(getattr(reader, "_read_stream", None)), "")
 
 
-def _watching(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
-    def transport(*args: Any, **kwargs: Any) -> Any:
-        opened = original(*args, **kwargs)
-        if not patch.on:
-            return opened
+def _watching(original: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
+    opened = asynccontextmanager(original)
+
+    @functools.wraps(original)
+    async def transport(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         told = ""
         with plugins.guard("tell for whom an MCP server works"):
             told = _told_by(args, kwargs)
-        return _Watched(opened, told)
+        async with opened(*args, **kwargs) as streams:
+            _open[id(streams[0])] = told
+            try:
+                yield streams
+            finally:
+                _open.pop(id(streams[0]), None)
 
     return transport
-
-
-class _Watched(AbstractAsyncContextManager[Any]):
-    """A transport whose account is kept for as long as it is open."""
-
-    def __init__(self, opened: Any, told: str) -> None:
-        self._opened = opened
-        self._told = told
-        self._stream: Any = None
-
-    async def __aenter__(self) -> Any:
-        streams = await self._opened.__aenter__()
-        self._stream = streams[0]
-        _open[id(self._stream)] = self._told
-        return streams
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        _open.pop(id(self._stream), None)
-        swallowed: bool | None = await self._opened.__aexit__(kind, error, trace)
-        return swallowed
 
 
 def _told_by(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -66,14 +66,16 @@ class McpInterceptor:
 
     def __init__(self) -> None:
         self._patches = Patches()
+        self._transports = _mcp_account.Transports()
 
     def install(self) -> None:
         """Patch the session's class, now or when it is imported. Idempotent."""
-        self._patches.install({"mcp.client.session": self._apply, **_mcp_account.hooks(self._patches)})
+        self._patches.install({"mcp.client.session": self._apply, **self._transports.hooks()})
 
     def uninstall(self) -> None:
         """Take back what is still ours. Idempotent."""
         self._patches.uninstall()
+        self._transports.restore()
 
     def _apply(self, module: ModuleType) -> None:
         session = module.ClientSession

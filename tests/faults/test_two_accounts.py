@@ -110,7 +110,7 @@ WAYS = [
     ("http", "threads", "between"),
     ("http", "asyncio", "after"),
     ("key", "asyncio", "between"),
-    ("mcp", "asyncio", "between"),
+    _nightly("mcp", "asyncio", "between"),
     _nightly("http", "threads", "after"),
     _nightly("http", "asyncio", "between"),
     _nightly("key", "asyncio", "after"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -252,3 +253,27 @@ def test_outside_a_run_and_after_uninstalling_nothing_is_recorded(home, stdio):
                 return [first.content == second.content, run.executed]
 
     assert asyncio.run(program()) == [True, 0]
+
+
+def test_servers_of_one_name_are_told_apart_by_how_they_are_reached(home: Path, tmp_path: Path) -> None:
+    def server(name: str, **env: str) -> Any:
+        return stdio_client(
+            StdioServerParameters(command=sys.executable, args=[str(SERVER), str(tmp_path / name)], env=env)
+        )
+
+    async def program() -> list[str]:
+        answers = []
+        for opened in (server("north"), server("south"), server("south", KEY="another"), server("north")):
+            async with opened as streams, ClientSession(streams[0], streams[1]) as session:
+                await session.initialize()
+                result: Any = await session.call_tool("own", {})
+                answers.append(result.content[0].text)
+        return answers
+
+    with steplog.run("r"):
+        assert asyncio.run(program()) == ["north", "south", "south", "north"]
+
+    log = [json.loads(line) for line in (home / "runs" / "r" / "events.jsonl").read_text().splitlines()]
+    accounts = [one["data"].get("account") for one in log if one["type"] == "step.started"]
+    assert accounts[0] == accounts[3]
+    assert len(set(accounts)) == 3

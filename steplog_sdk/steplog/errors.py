@@ -161,6 +161,16 @@ class BodyMissing(StoreError, LookupError):
     pruned: str | None = None
 
 
+class KeyMissing(StoreError):
+    """Something was encrypted with a key that `STEPLOG_KEY` does not hold.
+
+    Attributes:
+        key_id: the id of the key that is needed (16 hex digits).
+    """
+
+    key_id: str = ""
+
+
 class StepFailed(SteplogError):
     """Stands for a recorded failure whose own exception cannot be rebuilt, or that an operator recorded.
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError, UnsupportedFormat
+from steplog.errors import BodyMissing, Corrupt, InvalidArgument, KeyMissing, StoreError, UnsupportedFormat
 from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import LEAST, MOST, cuts, prefixes
 from steplog.testing import FaultyFS
@@ -285,7 +285,7 @@ def test_a_cipher_seals_and_names_all_that_is_stored(tmp_path):
     new.put([keyed(new, secret), keyed(new, b"short")])
     plain.put([named(b"in the clear again")])
     assert [new.get(new.name(data)) for data in (secret, b"short")] == [secret, b"short"]
-    with pytest.raises(Corrupt, match="STEPLOG_KEY"):
+    with pytest.raises(KeyMissing, match="needs the key 6b31"):
         plain.get(old.name(secret))
     with pytest.raises(StoreError, match="not known"):
         old.get(new.name(secret))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steplog._kernel.fold import RunState, StepState
+from steplog._runtime.settings import cipher
 from steplog.errors import InvalidArgument, UnknownRun, UnknownStep
 from steplog.stores.base import folded
 
@@ -51,7 +52,7 @@ def store_at(home: Path) -> FileStore:
     """The store of a home directory; nothing is created."""
     from steplog.stores.files import FileStore
 
-    return FileStore(home)
+    return FileStore(home, cipher=cipher())
 
 
 def find_run(name: str, home: Path) -> Found:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from steplog._cli.doctor import doctor
+from steplog._cli.key import key
 from steplog._cli.ls import ls
 from steplog._cli.options import wants_json
 from steplog._cli.output import emit_json, error_facts, printable
@@ -96,7 +97,7 @@ def cli() -> None:
     """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
 
 
-for _verb in (run, resume, ls, show, resolve, verify, repair, doctor):
+for _verb in (run, resume, ls, show, resolve, verify, repair, doctor, key):
     cli.add_command(_verb)
 
 

@@ -9,7 +9,7 @@ import orjson
 from steplog._kernel.drift import Difference, first_difference
 from steplog._kernel.paths import without
 from steplog._runtime.pack import Body, form_bytes, value_tree
-from steplog.errors import BodyMissing
+from steplog.errors import BodyMissing, KeyMissing
 
 if TYPE_CHECKING:
     from steplog._kernel.decide import Effect
@@ -30,7 +30,7 @@ def difference_from(
             return Difference(name, recorded, found)
     try:
         asked = recorded_request(step, bodies)
-    except BodyMissing:
+    except (BodyMissing, KeyMissing):
         return None
     return first_difference(asked, _submitted_request(call, redactor))
 
@@ -40,6 +40,7 @@ def recorded_request(step: StepState, bodies: BodyStore) -> Any:
 
     Raises:
         BodyMissing: the body was pruned or lost.
+        KeyMissing: it is encrypted, with a key that is not at hand.
     """
     request = step.started.get("request")
     if request is None:

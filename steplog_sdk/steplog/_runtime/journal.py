@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -22,6 +23,7 @@ from steplog.stores.base import folded
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
+    from steplog._runtime.fingerprint import Fingerprints
     from steplog.stores.base import Store, Writer
 
 # Events of a log whose folding takes longer than anybody would notice.
@@ -49,6 +51,17 @@ class Journal:
         chain.epoch += 1
         self._commit = Commit(run_id, writer, chain, state, store.bodies)
 
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """What stands for secret arguments in the identity of this run's steps.
+
+        Raises:
+            KeyMissing: the run began with a key that is not at hand.
+        """
+        from steplog._runtime.fingerprint import Fingerprints
+
+        return Fingerprints(self.run_id, self.state.created, getattr(self.store.bodies, "cipher", None))
+
     @classmethod
     def open(cls, store: Store, run_id: str, created: Callable[[], dict[str, Any]], redactor: Redactor) -> Journal:
         """Take a run, creating it where it does not exist.
@@ -74,6 +87,9 @@ class Journal:
     def _claim(self, writer: Writer, created: Callable[[], dict[str, Any]], redactor: Redactor) -> None:
         if not self.resumed:
             first = {"format": ev.FORMAT, "run_id": self.run_id, **created()}
+            cipher = getattr(self.store.bodies, "cipher", None)
+            if cipher is not None:
+                first["key"] = cipher.key_id.hex()
             self.submit(ev.RUN_CREATED, None, clean_json(redactor, orjson.dumps(first))[0])
         if writer.recovered is not None:
             self.submit(ev.LOG_RECOVERED, None, orjson.dumps(writer.recovered._asdict()))

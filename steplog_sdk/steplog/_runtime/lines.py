@@ -52,14 +52,20 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
         data["progressed"] = ticket.notes.count
         sink.redacted += ticket.notes.redacted
     if "result" in detail:
-        data["result"] = sink.value(detail.pop("result"))
-    if "value" in detail.get("error", ()):
-        detail["error"] = {**detail["error"], "value": sink.value(detail["error"]["value"])}
-    data.update(sink.detail(detail))
+        data["result"] = sink.value(detail["result"])
+    rest = {name: value for name, value in detail.items() if name != "result"}
+    if "value" in rest.get("error", ()):
+        rest["error"] = {**rest["error"], "value": sink.value(rest["error"]["value"])}
+    data.update(sink.detail(rest))
     if outcome == "done":
         data.pop("final", None)
     data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
     return sink.line(data)
+
+
+def settled(result: Any, sink: Sink) -> bytes:
+    """The data of a `step.resolved` by the tool's own `verify`, with the encoded result."""
+    return sink.line({"how": "done", "by": "verify", "result": sink.value(result)})
 
 
 def ms(seconds: float) -> float:

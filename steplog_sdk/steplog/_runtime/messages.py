@@ -265,6 +265,16 @@ def unreadable(run: Named, step: StepState, error: StoreError) -> Unreplayable:
     return Unreplayable(message, run_id=run.run_id, step=step.id, commands=commands)
 
 
+def locked(run: Named, step: StepState, why: str) -> Unreplayable:
+    """The interrupt for a step whose result is there, encrypted with a key that is not at hand."""
+    resume = run.command("resume")
+    message = (
+        f"run {run.run_id}: {describe(step)} is recorded, and its result is encrypted: {why}\n"
+        f"Nothing was executed. Then carry on:\n  {resume}"
+    )
+    return Unreplayable(message, run_id=run.run_id, step=step.id, commands=())
+
+
 def why_unreplayable(outcome: dict[str, Any]) -> str:
     """Why a recorded outcome cannot be returned, in a sentence."""
     if "redacted" in outcome:

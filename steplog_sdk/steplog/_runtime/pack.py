@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from steplog._kernel.redact import Redactor
 from steplog.errors import DecodeError
 
 if TYPE_CHECKING:
-    from steplog._kernel.redact import Redactor
     from steplog.stores.base import BodyStore
 
 # Lines stay short enough to read; a page is also what the file system moves anyway.
@@ -35,6 +35,10 @@ class Body(NamedTuple):
 def sha256_name(data: bytes) -> str:
     """The name of a body in a store that does not encrypt."""
     return hashlib.sha256(data).hexdigest()
+
+
+NOTHING: Final = Redactor(())
+"""Takes nothing out: for what goes to a store that encrypts."""
 
 
 class Sink:
@@ -88,6 +92,30 @@ class Sink:
         if self.redacted:
             cleaned, _ = clean_json(self._redactor, orjson.dumps({**data, "redacted": self.redacted}))
         return cleaned
+
+    def event(self, build: Callable[[Sink], bytes], bodies: BodyStore) -> bytes:
+        """The data of an event; where the body store encrypts, with a reference to the event as it was.
+
+        Then nothing is lost: `withheld` takes the place of `redacted`.
+
+        Args:
+            build: makes the data with a sink, by `line`.
+            bodies: the store.
+        """
+        line = build(self)
+        if not self.redacted or getattr(bodies, "cipher", None) is None:
+            return line
+        whole = Sink(NOTHING, self._name)
+        data = build(whole)
+        whole.bodies.append((self._name(data), data))
+        self.bodies += whole.bodies
+        tree = orjson.loads(line)
+        tree["withheld"] = tree.pop("redacted")
+        tree["exact"] = [{"body": name, "size": len(body)} for name, body in reversed(whole.bodies)]
+        # What had been lost before it came here is lost all the same.
+        self.redacted = whole.redacted
+        lost = orjson.loads(data).get("redacted")
+        return orjson.dumps(tree | ({"redacted": lost} if lost else {}))
 
     def _clean(self, data: bytes) -> bytes:
         cleaned, count = self._redactor.redact(data)
@@ -166,6 +194,19 @@ def form_bytes(form: dict[str, Any], bodies: BodyStore) -> bytes:
         return bodies.get(form["body"])
     message = f"a recorded body has an unknown form {sorted(form)}; read it with the release of steplog that wrote it."
     raise DecodeError(message)
+
+
+def whole_data(data: dict[str, Any], bodies: BodyStore) -> dict[str, Any]:
+    """The data of an event as it was before secrets were taken out, where it was kept.
+
+    Raises:
+        BodyMissing: it is in the body store no more.
+        KeyMissing: it is encrypted, with a key that is not at hand.
+    """
+    if "exact" not in data:
+        return data
+    whole: dict[str, Any] = orjson.loads(bodies.get(data["exact"][0]["body"]))
+    return whole
 
 
 def value_tree(recorded: Any, bodies: BodyStore) -> Any:

@@ -51,7 +51,9 @@ class Notes:
             return None
         recorder = ticket.recorder
         sink = Sink(recorder.redactor, recorder.journal.store.bodies.name)
-        line = sink.line({"attempt": ticket.attempt, **sink.detail(data)})
+        line = sink.event(
+            lambda into: into.line({"attempt": ticket.attempt, **into.detail(data)}), recorder.journal.store.bodies
+        )
         with self._lock:
             entry = recorder.journal.submit(ev.STEP_PROGRESSED, ticket.step, line, sink.bodies, sync=sync)
             self.count += 1

@@ -293,7 +293,8 @@ class Recorder:
 
     def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
         sink = Sink(self.redactor, self.journal.store.bodies.name)
-        line = lines.outcome(ticket, outcome, detail, waited, sink)
+        bodies = self.journal.store.bodies
+        line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
         if sink.redacted:
             what = "run %s: a secret was taken out of the recorded outcome of %s (%s); on resume %s"
             fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
@@ -320,9 +321,9 @@ class Recorder:
     def settled(self, ticket: Ticket, result: Any) -> Steps[None]:
         """Write that the tool's own `verify` found the effect done, with its encoded result."""
         sink = Sink(self.redactor, self.journal.store.bodies.name)
-        data = {"how": "done", "by": "verify", "result": sink.value(result)}
+        line = sink.event(lambda into: lines.settled(result, into), self.journal.store.bodies)
         try:
-            yield self.journal.submit(ev.STEP_RESOLVED, ticket.step, sink.line(data), sink.bodies)
+            yield self.journal.submit(ev.STEP_RESOLVED, ticket.step, line, sink.bodies)
         except UNWRITTEN as failed:
             raise self.unwritten(ticket, failed, begun=True) from failed
         ticket.finished = True

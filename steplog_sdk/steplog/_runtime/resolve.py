@@ -61,13 +61,23 @@ def resolve(
     found = _check(folded(store.read(run_id)), step, how, store.bodies, claimed=False)
     redactor = redaction.redactor((PROCESS.settings or settings.resolve()).redact)
     sink = Sink(redactor, store.bodies.name)
-    data = _data(
-        sink, how, result, message if how == "failed" else message or _unknown(found), {"by": by, "note": note}
-    )
+    told = message if how == "failed" else message or _unknown(found)
+
+    def build(into: Sink) -> bytes:
+        return into.line(_data(into, how, result, told, {"by": by, "note": note}))
+
+    line = sink.event(build, store.bodies)
+    if how == "done" and sink.redacted:
+        text = (
+            f"the value for step {step} of run {run_id} holds what looks like a secret, which is not written down, so "
+            f"it could not be returned. Nothing was written.\nGive a reference in its place, or set STEPLOG_KEY, with "
+            f"which values are kept encrypted."
+        )
+        raise InvalidArgument(text, run_id=run_id, step=step)
     journal = Journal.open(store, run_id, dict, redactor)
     try:
         _check(journal.state, step, how, store.bodies, claimed=True)
-        journal.wait(journal.submit(ev.STEP_RESOLVED, step, sink.line(data), sink.bodies))
+        journal.wait(journal.submit(ev.STEP_RESOLVED, step, line, sink.bodies))
         return journal.snapshot()
     finally:
         journal.close()

@@ -132,7 +132,15 @@ class Run:
             raise InvalidArgument(message, run_id=self.run_id)
 
     def _open_journal(self) -> Journal:
-        return Journal.open(self._store, self.run_id, self._created, self._options["redactor"])
+        journal = Journal.open(self._store, self.run_id, self._created, self._options["redactor"])
+        try:
+            if "key" in journal.state.created:
+                # Without that key every step with a secret argument would look like another one.
+                _ = journal.fingerprints
+        except BaseException:
+            journal.close()
+            raise
+        return journal
 
     def _created(self) -> dict[str, Any]:
         options = self._options
@@ -308,6 +316,7 @@ def run(
     Raises:
         InvalidArgument: an argument is not accepted.
         RunBusy: another writer holds the run (on entering).
+        KeyMissing: the run began with a key that `STEPLOG_KEY` does not hold (on entering).
         Corrupt, UnsupportedFormat, StoreError: the log cannot be opened (on entering).
         RunStopped: the run stopped and needs a decision (on leaving).
     """

@@ -14,6 +14,7 @@ from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from steplog.stores.base import Store
+    from steplog.stores.cipher import Keyring
 
 Durability = Literal["process", "durable"]
 OnDrift = Literal["halt", "warn", "run"]
@@ -21,6 +22,9 @@ OnDrift = Literal["halt", "warn", "run"]
 DURABILITIES: Final[tuple[Durability, ...]] = ("process", "durable")
 ON_DRIFT: Final[tuple[OnDrift, ...]] = ("halt", "warn", "run")
 DEFAULT_HOME: Final = ".agent"
+
+KEY: Final = "STEPLOG_KEY"
+"""The variable that holds the keys with which bodies are encrypted, the newest first."""
 
 # Where the program was started. A relative home in the environment means a directory there, wherever the program moves.
 _START: Final = os.getcwd()  # pathlib is not worth importing for it
@@ -153,14 +157,28 @@ def open_store(settings: Settings, durability: Durability | None = None) -> Stor
     """The store that the settings name; one object per home and level, so that its handles are shared."""
     if settings.store is not None:
         return settings.store
-    return _file_store(settings.home, durability or settings.durability)
+    return _file_store(settings.home, durability or settings.durability, os.environ.get(KEY, ""))
 
 
 @lru_cache(maxsize=64)
-def _file_store(home: str, durability: Durability) -> Store:
+def _file_store(home: str, durability: Durability, keys: str) -> Store:
     from steplog.stores.files import FileStore
 
-    return FileStore(home, durability=durability)
+    return FileStore(home, durability=durability, cipher=cipher(keys))
+
+
+def cipher(keys: str | None = None) -> Keyring | None:
+    """What encrypts bodies, by the keys given or those of the environment; None where there are none.
+
+    Raises:
+        InvalidArgument: a key is none, or the library is not installed.
+    """
+    keys = os.environ.get(KEY, "") if keys is None else keys
+    if not keys.strip():
+        return None
+    from steplog.stores.cipher import keyring
+
+    return keyring(keys)
 
 
 def home_option(store: Store) -> str:

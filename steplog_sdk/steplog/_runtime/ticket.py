@@ -12,9 +12,9 @@ from steplog._runtime import collector, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.context import advance
 from steplog._runtime.drive import run, run_async
-from steplog._runtime.pack import form_bytes, value_tree
+from steplog._runtime.pack import form_bytes, value_tree, whole_data
 from steplog._runtime.progress import Notes
-from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt, StoreError
+from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt, KeyMissing, StoreError
 
 if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
@@ -100,10 +100,11 @@ class Recorded:
         self._step = step
         self.outcome = step.status
         try:
-            self.data: dict[str, Any] = step.finished or {}
-            self.progressed = step.progressed
+            finished, progressed = step.finished or {}, step.progressed
         except StoreError as error:
             raise recorder.halt(messages.unreadable(recorder.named, step, error)) from error
+        self.data: dict[str, Any] = self._fetch(whole_data, finished)
+        self.progressed = [self._fetch(whole_data, note) for note in progressed]
 
     def body(self, form: dict[str, Any]) -> bytes:
         """The exact bytes of a body form. Halts the run with `Unreplayable` where they are gone."""
@@ -121,6 +122,8 @@ class Recorded:
     def _fetch(self, fetch: Callable[[Any, BodyStore], Any], recorded: Any) -> Any:
         try:
             return fetch(recorded, self._recorder.journal.store.bodies)
+        except KeyMissing as locked:
+            raise self._recorder.halt(messages.locked(self._recorder.named, self._step, str(locked))) from locked
         except (BodyMissing, Corrupt) as gone:
             raise self._recorder.halt(messages.unreplayable(self._recorder.named, self._step, str(gone))) from gone
 

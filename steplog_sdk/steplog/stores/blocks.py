@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from steplog.errors import Corrupt
 from steplog.stores.chunks import MOST
+from steplog.stores.cipher import missing
 
 if TYPE_CHECKING:
     import sqlite3
@@ -55,7 +56,7 @@ def read_block(db: sqlite3.Connection, number: int, cipher: Cipher | None, path:
     """The chunks of a block by their ids.
 
     Raises:
-        Corrupt: a chunk is encrypted and there is no key.
+        KeyMissing: a chunk is encrypted, with a key that is not at hand.
     """
     first = number * BLOCK
     statement = "SELECT id, hash, data, key_id FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id"
@@ -63,8 +64,7 @@ def read_block(db: sqlite3.Connection, number: int, cipher: Cipher | None, path:
     before = b""
     for chunk, context, stored, key_id in db.execute(statement, (first, first + BLOCK - 1)).fetchall():
         if key_id is not None and cipher is None:
-            message = f"{path} holds encrypted bodies and STEPLOG_KEY is not set. Set it to the key that they need."
-            raise Corrupt(message, path=path)
+            raise missing(key_id, path=path)
         raw[chunk] = unpack(stored, before, cipher if key_id is not None else None, context)
         before += raw[chunk]
     return raw

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from steplog._kernel.fold import apply
 from steplog._kernel.index import Index
@@ -33,6 +33,9 @@ from steplog.stores.lock import Holder, RunLock, acquire, holder
 from steplog.stores.repair import Examined, Repaired, examine, repair
 from steplog.stores.source import Events, LogFile
 from steplog.stores.writer import FileWriter, OpenLog
+
+if TYPE_CHECKING:
+    from steplog.stores.base import Cipher
 
 Durability = Literal["durable", "process"]
 
@@ -52,7 +55,12 @@ class FileStore:
     bodies: BodyStore
 
     def __init__(
-        self, home: str | os.PathLike[str], *, durability: Durability = "durable", fs: FS | None = None
+        self,
+        home: str | os.PathLike[str],
+        *,
+        durability: Durability = "durable",
+        fs: FS | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         if durability not in ("durable", "process"):
             raise InvalidArgument(f"{durability!r} is no durability level: use 'durable' or 'process'.")
@@ -62,7 +70,8 @@ class FileStore:
         self.durability: Durability = durability
         self._fs = fs or FS()
         self._runs = os.path.join(self.home, "runs")
-        self.bodies = SqliteBodies(os.path.join(self.home, "bodies.db"), durability=durability, fs=self._fs)
+        path = os.path.join(self.home, "bodies.db")
+        self.bodies = SqliteBodies(path, durability=durability, fs=self._fs, cipher=cipher)
 
     def path_of(self, run_id: str) -> str:
         """Return the path of a run's log, whether or not it exists."""

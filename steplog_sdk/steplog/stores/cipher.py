@@ -1,0 +1,174 @@
+"""Encryption of bodies with the keys in `STEPLOG_KEY`: AES-256-GCM of `cryptography`, imported when first used.
+
+A key is 32 random bytes, written in base64 or hex. Three keys are derived from it (HMAC-SHA256), so that none does two
+jobs: one encrypts, one makes names of bodies, one makes the fingerprints that tell secret arguments apart. Its id, the
+first 8 bytes of a fourth, is stored beside everything that it has encrypted and tells nothing of the key.
+
+What is sealed begins with a format byte, the key id and a random nonce of 12 bytes. NIST SP 800-38D allows 2^32
+messages under one key with random nonces; change the key (the new one first, the old ones behind it) before that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from steplog.errors import Corrupt, InvalidArgument, KeyMissing
+
+_FORMAT: Final = b"\x01"
+_ID: Final = 8
+_NONCE: Final = 12
+_SIZE: Final = 32
+
+
+class Key:
+    """One key, and what is derived from it.
+
+    Attributes:
+        id: 8 bytes that name it.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.id = self._derived(b"id")[:_ID]
+
+    def _derived(self, use: bytes) -> bytes:
+        return hmac.digest(self._secret, b"steplog 1 " + use, "sha256")
+
+    @cached_property
+    def aead(self) -> Any:
+        """AES-256-GCM under this key."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._derived(b"encrypt"))
+
+    @cached_property
+    def _naming(self) -> bytes:
+        return self._derived(b"name")
+
+    def name(self, digest: bytes) -> bytes:
+        """The keyed name of what has this SHA-256."""
+        return hmac.digest(self._naming, digest, "sha256")
+
+    def fingerprint(self, data: bytes) -> bytes:
+        """32 bytes that are the same for the same data, and tell nobody without the key what it is."""
+        return hmac.digest(self._derived(b"fingerprint"), data, "sha256")
+
+
+class Keyring:
+    """Several keys: the first encrypts, all decrypt. Implements `Cipher`.
+
+    Attributes:
+        keys: the newest first.
+        key_id: id of the first.
+    """
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self.keys = {key.id: key for key in keys}
+        self._newest = keys[0]
+        self.key_id = keys[0].id
+
+    def key(self, key_id: bytes, *, run_id: str | None = None) -> Key:
+        """The key of this id. Raises KeyMissing where it is not among them."""
+        found = self.keys.get(key_id)
+        if found is None:
+            raise missing(key_id, self.keys, run_id=run_id)
+        return found
+
+    def name(self, digest: bytes) -> bytes:
+        """The name of a body, under the newest key."""
+        return self._newest.name(digest)
+
+    def names(self, digest: bytes) -> Collection[bytes]:
+        """The names that a body may have, under any key or none."""
+        return [digest, *(key.name(digest) for key in self.keys.values())]
+
+    def seal(self, data: bytes, context: bytes) -> bytes:
+        """Encrypt, under the newest key."""
+        nonce = os.urandom(_NONCE)
+        head = _FORMAT + self.key_id + nonce
+        sealed: bytes = head + self._newest.aead.encrypt(nonce, data, head + context)
+        return sealed
+
+    def open(self, sealed: bytes, context: bytes) -> bytes:
+        """Decrypt.
+
+        Raises:
+            KeyMissing: it was sealed with a key that is not among these.
+            Corrupt: it was altered, moved, or is no sealed text.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        end = len(_FORMAT) + _ID + _NONCE
+        head = sealed[:end]
+        if len(head) < end or head[:1] != _FORMAT:
+            raise Corrupt("an encrypted body is damaged: it does not begin as one. Restore bodies.db from a copy.")
+        try:
+            data: bytes = self.key(head[1 : 1 + _ID]).aead.decrypt(head[-_NONCE:], sealed[end:], head + context)
+        except InvalidTag:
+            message = "an encrypted body is damaged: its seal does not fit. Restore bodies.db from a copy."
+            raise Corrupt(message) from None
+        return data
+
+
+def missing(
+    key_id: bytes, held: Collection[bytes] = (), *, run_id: str | None = None, path: str | None = None
+) -> KeyMissing:
+    """The error for something that was encrypted with a key that is not at hand."""
+    have = f"STEPLOG_KEY holds {', '.join(sorted(one.hex() for one in held))}" if held else "STEPLOG_KEY is not set"
+    what = f"run {run_id}" if run_id else f"a body in {path}" if path else "a body"
+    return KeyMissing(
+        f"{what} needs the key {key_id.hex()}, and {have}.\n"
+        f"Add that key to STEPLOG_KEY, behind the newest: STEPLOG_KEY=NEW,OLD. Nothing is lost while the key is kept.",
+        key_id=key_id.hex(),
+        run_id=run_id,
+        path=path,
+    )
+
+
+def new_key() -> str:
+    """A new random key, in base64."""
+    return base64.b64encode(os.urandom(_SIZE)).decode()
+
+
+def keyring(text: str) -> Keyring | None:
+    """The keys of a setting: keys in base64 or hex, separated by commas, the newest first; None where there is none.
+
+    Raises:
+        InvalidArgument: one of them is no key, or `cryptography` is not installed.
+    """
+    parts = [part for one in text.split(",") if (part := one.strip())]
+    if not parts:
+        return None
+    keys = [Key(_parsed(part, number)) for number, part in enumerate(parts, 1)]
+    from importlib.util import find_spec
+
+    if find_spec("cryptography") is None:
+        message = "STEPLOG_KEY is set, and encryption needs a library: pip install 'steplog[crypto]'"
+        raise InvalidArgument(message)
+    return Keyring(keys)
+
+
+def _parsed(text: str, number: int) -> bytes:
+    try:
+        key = bytes.fromhex(text) if len(text) == 2 * _SIZE else base64.b64decode(_standard(text), validate=True)
+    except (ValueError, binascii.Error):
+        key = b""
+    if len(key) != _SIZE:
+        # Not the text itself: what is nearly a key does not belong into a message.
+        message = (
+            f"STEPLOG_KEY: number {number} is no key ({len(text)} characters). A key is 32 random bytes in base64 or "
+            f"hex; several are separated by commas, the newest first.\nMake one: steplog key"
+        )
+        raise InvalidArgument(message)
+    return key
+
+
+def _standard(text: str) -> str:
+    text = text.replace("-", "+").replace("_", "/").rstrip("=")
+    return text + "=" * (-len(text) % 4)

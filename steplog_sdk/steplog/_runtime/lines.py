@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 if TYPE_CHECKING:
     from steplog._runtime.pack import Sink
     from steplog._runtime.ticket import Ticket
+
+
+log: Final = logging.getLogger("steplog")
 
 
 def intent(ticket: Ticket, sink: Sink) -> bytes:
@@ -61,6 +65,13 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
         data.pop("final", None)
     data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
     return sink.line(data)
+
+
+def warn_of_loss(ticket: Ticket) -> None:
+    """Say that the outcome of a step cannot be returned, because a secret was taken out of it."""
+    what = "run %s: a secret was taken out of the recorded outcome of %s (%s); on resume %s"
+    fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
+    log.warning(what, ticket.run_id, ticket.call.target, ticket.step, fate)
 
 
 def settled(result: Any, sink: Sink) -> bytes:

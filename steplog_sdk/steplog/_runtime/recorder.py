@@ -296,9 +296,7 @@ class Recorder:
         bodies = self.journal.store.bodies
         line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
         if sink.redacted:
-            what = "run %s: a secret was taken out of the recorded outcome of %s (%s); on resume %s"
-            fate = "it runs again" if ticket.call.mode == "safe" else "the run stops there. Return a reference instead"
-            log.warning(what, ticket.run_id, ticket.call.target, ticket.step, fate)
+            lines.warn_of_loss(ticket)
         return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies)
 
     def note_cancelled(self, ticket: Ticket) -> None:

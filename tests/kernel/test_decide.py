@@ -127,6 +127,17 @@ def test_a_new_step_runs_only_where_nothing_recorded_is_left_out(log, seen, data
     assert decide(log.state, seen, effect, on_drift="run") == Proceed(1)
 
 
+@given(logs(), SEEN, st.data())
+def test_places_whose_unasked_steps_are_kept_apart_change_no_decision(log, seen, data):
+    places = data.draw(st.sets(st.sampled_from([*log.state.followers, ("", "s_elsewhere")])))
+    left = {place: [step for step in log.state.followers.get(place, ()) if step not in seen] for place in places}
+    effect = data.draw(effects_in(log.state))
+
+    for on_drift in ("halt", "run"):
+        plain = decide(log.state, seen, effect, owed=owed_by(log.state), on_drift=on_drift)
+        assert decide(log.state, seen, effect, owed=owed_by(log.state), left=left, on_drift=on_drift) == plain
+
+
 @given(logs(), SEEN)
 def test_what_was_asked_for_or_may_be_tried_again_is_not_left_out(log, seen):
     for scope, after in log.state.followers:

@@ -17,7 +17,7 @@ The order of the questions is the policy:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from steplog._kernel.fold import FAILED, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
@@ -25,6 +25,10 @@ from steplog._kernel.fold import FAILED, FINISHED, INDETERMINATE, REPEATABLE, RU
 # What a mode permits, from least to most. The stricter of the recorded and the declared mode counts, with one
 # exception in `_orphan_mode`: code that newly declares a step safe settles what an older revision left in doubt.
 _STRICTNESS: Final = {"safe": 0, "keyed": 1, "verify": 2, "unsafe": 3}
+
+
+Place = tuple[str, str | None]
+"""Where in a run a step is asked for: the enclosing step or "", and the step that last finished there or None."""
 
 
 class Effect(NamedTuple):
@@ -103,6 +107,7 @@ def decide(
     effect: Effect,
     *,
     owed: Collection[str] = (),
+    left: Mapping[Place, Collection[str]] | None = None,
     on_drift: str = "halt",
 ) -> Decision:
     """Decide on an effect.
@@ -115,9 +120,12 @@ def decide(
             only have depended on what was recorded, so a program that still does what it did asks for all of them
             before it does anything new. One that does something new first may be about to take another way, and the
             old effect and the new one would both have happened.
+        left: by place (scope and step before), the steps recorded there of which some may not be in `seen`; places
+            that are not in it have those of the log. It saves looking through the same ones again and again where
+            very many steps have one place.
         on_drift: `halt`, `warn` or `run`; with the latter two a new step runs although the log holds another one.
     """
-    decision = _decide(state, seen, effect, on_drift)
+    decision = _decide(state, seen, effect, left or {}, on_drift)
     if isinstance(decision, Proceed) and not decision.attach and effect.mode != "safe" and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed:
@@ -137,10 +145,12 @@ def _request(step: StepState) -> tuple[str, str, str, str]:
     return step.scope, step.kind, step.target, step.args_hash
 
 
-def _decide(state: RunState, seen: Collection[str], effect: Effect, on_drift: str) -> Decision:
+def _decide(
+    state: RunState, seen: Collection[str], effect: Effect, left: Mapping[Place, Collection[str]], on_drift: str
+) -> Decision:
     step = state.steps.get(effect.id)
     if step is None:
-        return _new(state, seen, effect, on_drift)
+        return _new(state, seen, effect, left, on_drift)
     if step.given_up is not None and not step.allowed and (state.last_start > step.given_up or state.completed_once):
         return Forsaken(step)
     if step.status in FINISHED:
@@ -216,24 +226,34 @@ def _stricter(one: str, other: str) -> str:
     return one if _STRICTNESS.get(one, 3) >= _STRICTNESS.get(other, 3) else other
 
 
-def _new(state: RunState, seen: Collection[str], effect: Effect, on_drift: str) -> Decision:
+def _new(
+    state: RunState, seen: Collection[str], effect: Effect, left: Mapping[Place, Collection[str]], on_drift: str
+) -> Decision:
     if on_drift != "halt":
         return Proceed(1)
-    missed = unasked(state, seen, effect.scope, effect.after)
+    missed = unasked(state, seen, effect.scope, effect.after, left)
     if missed or state.completed_once:
         nearest = _nearest(state, missed, effect)
         return Halt("drift", nearest, missed)
     return Proceed(1)
 
 
-def unasked(state: RunState, seen: Collection[str], scope: str, after: str | None) -> tuple[str, ...]:
+def unasked(
+    state: RunState,
+    seen: Collection[str],
+    scope: str,
+    after: str | None,
+    left: Mapping[Place, Collection[str]] | None = None,
+) -> tuple[str, ...]:
     """Steps that the log holds at a place and that this dispatch has not submitted.
 
     A step counts when it finished (and is not to be attempted again), or when it is in doubt: a program that silently
     leaves out an effect which may have happened has left its log as well.
     """
+    place = (scope, after)
+    followers = left[place] if left and place in left else state.followers.get(place, ())
     missed = []
-    for step_id in state.followers.get((scope, after), ()):
+    for step_id in followers:
         if step_id in seen or step_id in state.retry or step_id in state.superseded:
             continue
         step = state.steps[step_id]

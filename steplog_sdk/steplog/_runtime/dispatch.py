@@ -7,9 +7,9 @@ import hashlib
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from steplog._kernel.decide import Decision, Effect, Halt, Replay, decide, inside, owed_by
+from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by
 from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Given, Occurrences
@@ -22,6 +22,10 @@ from steplog.errors import InvalidArgument
 if TYPE_CHECKING:
     from steplog._runtime.journal import Journal
     from steplog._runtime.ticket import Call
+
+
+# Recorded steps of one place from which on it is worth keeping which of them were asked for.
+_MANY: Final = 32
 
 
 class Dispatch:
@@ -42,6 +46,8 @@ class Dispatch:
         self._lock = threading.RLock()
         self._inside: set[int] = set()
         self._seen: set[str] = set()
+        # Of places with many recorded steps: those that were not asked for yet.
+        self._left: dict[Place, dict[str, None]] = {}
         self._owed = owed_by(journal.state)
         self._occurrences = Occurrences(journal.state)
         self._recorded: dict[tuple[str, str, str, str], list[StepState]] | None = None
@@ -98,6 +104,8 @@ class Dispatch:
             self._note_receiver(same, call.receiver)
         identity = step_id(place.scope, *same, occurrence)
         self._seen.add(identity)
+        if self._left:
+            self._forget_left(identity)
         self._owed.pop(identity, None)
         return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode, call.attaches)
 
@@ -168,10 +176,24 @@ class Dispatch:
         """Decide on an effect that has been counted."""
         wanted = on_drift or ("run" if self._on_drift == "run" else "halt")
         with self._lock:
-            decision = decide(self._journal.state, self._seen, effect, owed=self._owed, on_drift=wanted)
+            state = self._journal.state
+            if effect.id not in state.steps:
+                self._keep_left((effect.scope, effect.after))
+            decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=wanted)
         if self.doubt is not None and on_drift is None and not isinstance(decision, Replay):
             return Halt("account")
         return decision
+
+    def _keep_left(self, place: Place) -> None:
+        """Keep from now on which steps of a place were not asked for yet, where looking through all takes long."""
+        followers = self._journal.state.followers.get(place, ())
+        if len(followers) > _MANY and place not in self._left:
+            self._left[place] = dict.fromkeys(step for step in followers if step not in self._seen)
+
+    def _forget_left(self, identity: str) -> None:
+        step = self._journal.state.steps.get(identity)
+        if step is not None and (step.scope, step.after) in self._left:
+            self._left[step.scope, step.after].pop(identity, None)
 
     def enter(self, step: str) -> None:
         """An attempt of a step begins: its inner steps count from zero again, so that those that finished are found."""
@@ -198,6 +220,8 @@ class Dispatch:
         with self._lock:
             for inner in inside(self._journal.state, step):
                 self._seen.discard(inner.id)
+                if (inner.scope, inner.after) in self._left:
+                    self._left[inner.scope, inner.after][inner.id] = None
                 if inner.mode != "safe" and inner.status in FINISHED and inner.id not in self._journal.state.retry:
                     self._owed[inner.id] = None
 

@@ -135,7 +135,9 @@ class Recorder:
         if isinstance(decision, Replay):
             self._refuse_namesake(call, decision.step)
             self.dispatch.settle_inside(decision.step)
-            yield from self._in_turn(decision.step, may_wait=may_wait)
+            turn = self._turns.take(decision.step)
+            if turn is not None:
+                yield from turn.await_and_pass(may_wait=may_wait)
             self.replayed += 1
             log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
             ticket.attempt = decision.step.attempt
@@ -154,15 +156,6 @@ class Recorder:
     def branch_ended(self) -> None:
         """What this thread did for the run is done, and whoever waits for it knows."""
         self._turns.used()
-
-    def _in_turn(self, step: StepState, *, may_wait: bool) -> Steps[None]:
-        turn = self._turns.take(step)
-        try:
-            if turn is not None and may_wait:
-                yield turn
-        finally:
-            # Also when the caller was cancelled meanwhile: the others must not wait for it.
-            self._turns.passed(step.id)
 
     def _refuse_namesake(self, call: Call, step: StepState) -> None:
         """Halt rather than return the result of another module's function of the same name."""

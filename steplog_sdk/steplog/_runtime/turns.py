@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Generator
 from typing import Any, Final
 
 from steplog._kernel.fold import FINISHED, RunState, StepState
@@ -49,6 +50,15 @@ class Turn:
         self.used: threading.Event | None = None
         self._event: threading.Event | None = None
         self._future: Any = None
+
+    def await_and_pass(self, *, may_wait: bool) -> Generator[Turn, None, None]:
+        """Wait for this step's turn, where the caller may wait, and pass it on."""
+        try:
+            if may_wait:
+                yield self
+        finally:
+            # Also when the caller was cancelled meanwhile: the others must not wait for it.
+            self._turns.pass_on(self.position)
 
     def wait(self) -> None:
         """Block until it is this step's turn."""
@@ -112,9 +122,10 @@ class Turns:
         self._moved = time.monotonic()
 
     def take(self, step: StepState) -> Turn | None:
-        """Submit a replayed step; returns what to wait for before its result may be handed over, or None.
+        """Submit a replayed step; returns what to wait for before its result may be handed over.
 
-        The steps inside it will not be asked for, since its result comes from the log.
+        None where it may be handed over at once; it is `passed` then. The steps inside it will not be asked for, since
+        its result comes from the log.
         """
         position = self._positions.get(step.id)
         if position is None:
@@ -125,6 +136,8 @@ class Turns:
             first = bisect_right(self._seqs, step.started_seq)
             blocker = None if self._over[position] else self._first_open(first, position)
             if blocker is None:
+                if not self._over[position]:
+                    self._finish(position, user=threading.get_ident())
                 return None
             turn = Turn(self, position, blocker)
             self._waiting.add(position)
@@ -134,7 +147,12 @@ class Turns:
     def passed(self, step_id: str) -> None:
         """The result of a step is being handed over, or it runs again: nobody needs to wait for it any more."""
         position = self._positions.get(step_id)
-        if position is None or self._over[position]:
+        if position is not None:
+            self.pass_on(position)
+
+    def pass_on(self, position: int) -> None:
+        """The same for the step at a position."""
+        if self._over[position]:
             return
         with self._lock:
             self._moved = time.monotonic()
@@ -170,7 +188,10 @@ class Turns:
 
     def _first_open(self, first: int, last: int) -> int | None:
         over = self._over
-        return next((position for position in range(first, last) if not over[position]), None)
+        for position in range(first, last):
+            if not over[position]:
+                return position
+        return None
 
     def _finish(self, position: int, user: int | None = None) -> None:
         self._over[position] = True

@@ -38,7 +38,7 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "workflow": state.created.get("workflow"),
         "version": state.created.get("version"),
         "trigger": state.created.get("trigger"),
-        "durability": state.created.get("durability"),
+        "durability": (state.claim or {}).get("durability") or state.created.get("durability"),
         "entry": state.created.get("entry"),
         "python": state.created.get("python"),
         "packages": state.created.get("packages"),

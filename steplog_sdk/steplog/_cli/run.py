@@ -40,7 +40,11 @@ Examples:
 )
 @click.option("--id", "run_id", metavar="ID", help="The run's id; an id that exists is resumed.  [default: a new ULID]")
 @click.option("--goal", metavar="TEXT", help="What the run is for.")
-@click.option("--durability", metavar="LEVEL", help="`durable` (survives power loss) or `process`.")
+@click.option(
+    "--durability",
+    metavar="LEVEL",
+    help="`memory`, `process`, `interval`, `durable` or `durable-full`.  [default: durable]",
+)
 @recorded_beside
 @on_drift
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")

@@ -76,6 +76,7 @@ def describe(state: RunState, events: Sequence[Event], holder: dict[str, Any] | 
     strangers = [{"seq": event.seq, "type": event.type} for event in events if event.type not in _KNOWN]
     return {
         **run,
+        "weakened": [event.data for event in events if event.type == ev.LOG_WEAKENED],
         "tree": _tree(state, live=live),
         "unknown_events": strangers,
         "next": [] if live else advice.suspended_lines(state),

@@ -20,6 +20,7 @@ STEP_FINISHED: Final = "step.finished"
 STEP_SKIPPED: Final = "step.skipped"
 STEP_RESOLVED: Final = "step.resolved"
 LOG_RECOVERED: Final = "log.recovered"
+LOG_WEAKENED: Final = "log.weakened"
 
 
 class Event(NamedTuple):

@@ -14,15 +14,15 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from steplog._kernel.events import Event
+from steplog._kernel.events import LOG_WEAKENED, Event
 from steplog._kernel.fold import RunState, apply
 from steplog._kernel.line import MAX_LINE
 from steplog._runtime.group import Entry, Group, reentered
-from steplog.errors import EncodeError, ForkedWriter, LogFailed, StoreError
+from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, StoreError
 
 if TYPE_CHECKING:
     from steplog._kernel.line import Chain
@@ -46,6 +46,8 @@ class Commit(Group):
         self._applying = threading.RLock()
         # Pieces of streams are stored without a sync; the outcome that builds on them must not be durable before them.
         self._bodies_unsynced = False
+        self._flush_due = False
+        self._weakness: Any = None
 
     def submit(self, entry: Entry) -> None:
         """Put an entry in line. It is written by whoever leads next."""
@@ -111,20 +113,24 @@ class Commit(Group):
             self._lead()
         finally:
             with self._leading:
-                self._writer.close()
+                try:
+                    self._flush_held()
+                finally:
+                    self._writer.close()
 
     def _syncs(self) -> bool:
         return getattr(self._writer, "durable", True)
 
     def _write(self, batch: list[Entry]) -> None:
         sync = any(entry.sync for entry in batch)
+        sync_bodies = sync and self._syncs()
         bodies = [body for entry in batch for body in entry.bodies]
-        if not bodies and not (sync and self._bodies_unsynced):
+        if not bodies and not (sync_bodies and self._bodies_unsynced):
             self._append(batch, sync=sync)
             return
         with self._bodies.held():
-            self._bodies.put(bodies, sync=sync)
-            self._bodies_unsynced = not sync
+            self._bodies.put(bodies, sync=sync_bodies)
+            self._bodies_unsynced = not sync_bodies
             self._append(batch, sync=sync)
 
     def _append(self, batch: list[Entry], *, sync: bool) -> None:
@@ -140,6 +146,40 @@ class Commit(Group):
         with self._applying:
             for event in events:
                 apply(self.state, event)
+        self._look_after(self._writer)
+
+    def _look_after(self, writer: Any) -> None:
+        """Have what was appended synced in a while, at level `interval`; have the log say that it is weaker."""
+        interval = getattr(writer, "interval", None)
+        if interval is not None and not self._flush_due:
+            self._flush_due = True
+            self.call_later(self._flush, interval)
+        weakness = getattr(writer, "weakness", None)
+        if weakness is not None and weakness != self._weakness:
+            self._weakness = weakness
+            entry = Entry(LOG_WEAKENED, None, orjson.dumps(weakness._asdict()), [], sync=False)
+            entry.commit = self
+            self._pending.append(entry)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        try:
+            with self._leading:
+                self._flush_held()
+        except (StoreError, LeaseLost) as error:
+            # Nobody waits for it; the next who appends is told.
+            self._broken = self._broken or error
+        finally:
+            self._hand_on()
+
+    def _flush_held(self) -> None:
+        writer: Any = self._writer
+        if getattr(writer, "interval", None) is None or self._broken is not None:
+            return
+        if self._bodies_unsynced:
+            self._bodies.put((), sync=True)
+            self._bodies_unsynced = False
+        writer.flush()
 
     def _seal(self, batch: Iterable[Entry], ts: str) -> tuple[list[bytes], list[Event]]:
         lines, events = [], []

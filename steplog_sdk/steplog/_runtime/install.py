@@ -33,6 +33,7 @@ def install(
     *,
     home: str | os.PathLike[str] | None = None,
     durability: str | None = None,
+    sync_interval: float | None = None,
     strict: bool | None = None,
     drift_grace: float | None = None,
     interceptors: Collection[str] | None = None,
@@ -50,8 +51,11 @@ def install(
 
     Args:
         home: directory of the logs; `STEPLOG_HOME`, else `.agent`.
-        durability: `durable` (default: survives power loss) or `process` (survives the death of the process);
-            `STEPLOG_DURABILITY`.
+        durability: what survives: `memory` (nothing), `process` (the death of the process), `interval` (power loss,
+            but for the last moments), `durable` (power loss; the default) or `durable-full` (the same, and never less);
+            `STEPLOG_DURABILITY`. docs/durability.md has the details.
+        sync_interval: at level `interval`, seconds after which an event is on the medium; `STEPLOG_SYNC_INTERVAL`,
+            else 0.1.
         strict: raise `NotInRun` for a model or tool call that would escape the log, instead of warning once;
             `STEPLOG_STRICT=1`.
         drift_grace: seconds for which a step of a run with branches waits for recorded steps that other branches have
@@ -82,6 +86,7 @@ def install(
         chosen = settings.resolve(
             home=home,
             durability=durability,
+            sync_interval=sync_interval,
             strict=strict,
             drift_grace=drift_grace,
             store=store,
@@ -117,6 +122,7 @@ def uninstall() -> None:
         threads.uninstall()
         collector.unwatch()
         PROCESS.settings = None
+        settings.forget_memory()
         PROCESS.forget_warnings()
 
 

@@ -97,7 +97,15 @@ class Journal:
         from steplog.stores.lock import this_process
 
         holder = this_process()
-        claim = {"pid": holder.pid, "host": holder.host, "boot_id": holder.boot_id, "started": holder.since}
+        claim: dict[str, Any] = {
+            "pid": holder.pid,
+            "host": holder.host,
+            "boot_id": holder.boot_id,
+            "started": holder.since,
+        }
+        level = getattr(writer, "level", None) or getattr(self.store, "durability", None)
+        if level is not None:
+            claim["durability"] = level
         self.append(ev.RUN_CLAIMED, None, claim)
 
     def submit(

@@ -310,7 +310,7 @@ def run(
         trigger: what or who started it, as text or as `{"kind": ..., "by": ...}`.
         on_drift: what to do when the program no longer does what the log says: `halt` (default), or `warn` or `run` to
             go on, returning what matches and running the rest; `STEPLOG_ON_DRIFT`.
-        durability: level for this run, `durable` or `process`; as installed by default.
+        durability: level for this run (docs/durability.md); as installed by default.
         store: where the run lives; as installed by default.
 
     Raises:
@@ -336,7 +336,7 @@ def run(
         "trigger": {"kind": trigger} if isinstance(trigger, str) else trigger or {"kind": "program"},
         "on_drift": settings.check_on_drift(on_drift or os.environ.get("STEPLOG_ON_DRIFT") or "halt"),
         "drift_grace": installed.drift_grace,
-        "durability": level,
+        "durability": getattr(chosen, "durability", level),
         "also": installed.also,
         "http": installed.http,
         "redactor": redactor(installed.redact),

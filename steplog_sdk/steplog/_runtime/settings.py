@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from steplog._runtime import extend, redaction
 from steplog.errors import InvalidArgument
+from steplog.stores.base import DURABILITIES, Durability
 
 if TYPE_CHECKING:
     from steplog.stores.base import Store
     from steplog.stores.cipher import Keyring
 
-Durability = Literal["process", "durable"]
 OnDrift = Literal["halt", "warn", "run"]
 
-DURABILITIES: Final[tuple[Durability, ...]] = ("process", "durable")
 ON_DRIFT: Final[tuple[OnDrift, ...]] = ("halt", "warn", "run")
+_LONGEST_INTERVAL: Final = 3600.0
 DEFAULT_HOME: Final = ".agent"
 
 KEY: Final = "STEPLOG_KEY"
@@ -36,7 +36,8 @@ class Settings:
 
     Attributes:
         home: directory of the logs.
-        durability: `durable` (survives power loss) or `process` (survives the death of the process).
+        durability: what survives (docs/durability.md).
+        sync_interval: seconds after which what was appended is on the medium, at level `interval`.
         strict: an effect that would escape the log raises `NotInRun`.
         drift_grace: seconds without any new submission for which a new step of a run with branches waits for recorded
             steps that are not submitted yet, before the run counts as drifted; twelve times as long for what branches
@@ -51,6 +52,7 @@ class Settings:
 
     home: str = DEFAULT_HOME
     durability: Durability = "durable"
+    sync_interval: float = 0.1
     strict: bool = False
     drift_grace: float = 5.0
     store: Store | None = None
@@ -65,6 +67,7 @@ def resolve(
     *,
     home: str | os.PathLike[str] | None = None,
     durability: str | None = None,
+    sync_interval: float | None = None,
     strict: bool | None = None,
     drift_grace: float | None = None,
     store: Store | None = None,
@@ -90,6 +93,9 @@ def resolve(
         # Absolute from now on: a program that changes its directory must not change its log.
         home=_default_home(environ) if home is None else _directory(home),
         durability=check_durability(level),
+        sync_interval=_sync_interval(
+            environ.get("STEPLOG_SYNC_INTERVAL", "0.1") if sync_interval is None else sync_interval
+        ),
         strict=bool(strict) if strict is not None else environ.get("STEPLOG_STRICT", "") not in ("", "0"),
         drift_grace=_seconds(drift_grace if drift_grace is not None else environ.get("STEPLOG_DRIFT_GRACE", "5")),
         store=_usable(store),
@@ -130,6 +136,20 @@ def _seconds(value: float | str) -> float:
     return seconds
 
 
+def _sync_interval(value: float | str) -> float:
+    try:
+        seconds = float(value)
+    except (ValueError, TypeError):
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_INTERVAL:
+        message = (
+            f"sync_interval is a number of seconds up to {_LONGEST_INTERVAL:.0f}, not {value!r}. "
+            f'Write steplog.install(durability="interval", sync_interval=0.1)'
+        )
+        raise InvalidArgument(message)
+    return seconds
+
+
 def _default_home(environ: Mapping[str, str]) -> str:
     return os.path.normpath(os.path.join(_START, environ.get("STEPLOG_HOME") or DEFAULT_HOME))
 
@@ -157,14 +177,31 @@ def open_store(settings: Settings, durability: Durability | None = None) -> Stor
     """The store that the settings name; one object per home and level, so that its handles are shared."""
     if settings.store is not None:
         return settings.store
-    return _file_store(settings.home, durability or settings.durability, os.environ.get(KEY, ""))
+    level = durability or settings.durability
+    return (
+        _memory_store()
+        if level == "memory"
+        else _file_store(settings.home, level, settings.sync_interval, os.environ.get(KEY, ""))
+    )
+
+
+@lru_cache(maxsize=1)
+def _memory_store() -> Store:
+    from steplog.stores.memory import MemoryStore
+
+    return MemoryStore()
 
 
 @lru_cache(maxsize=64)
-def _file_store(home: str, durability: Durability, keys: str) -> Store:
+def _file_store(home: str, durability: Durability, sync_interval: float, keys: str) -> Store:
     from steplog.stores.files import FileStore
 
-    return FileStore(home, durability=durability, cipher=cipher(keys))
+    return FileStore(home, durability=durability, sync_interval=sync_interval, cipher=cipher(keys))
+
+
+def forget_memory() -> None:
+    """Let go of the runs that were kept at level `memory`."""
+    _memory_store.cache_clear()
 
 
 def cipher(keys: str | None = None) -> Keyring | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, fold
@@ -56,12 +56,35 @@ def folded(view: LogView) -> RunState:
     return fold(view.events) if view.state is None else view.state
 
 
+Durability = Literal["memory", "process", "interval", "durable", "durable-full"]
+
+DURABILITIES: Final[tuple[Durability, ...]] = ("memory", "process", "interval", "durable", "durable-full")
+"""What survives, from nothing to the most; docs/durability.md says what each costs."""
+
+
+class Weakness(NamedTuple):
+    """Why a log is less durable than it was asked to be.
+
+    Attributes:
+        asked: the level that was asked for.
+        level: the level in force.
+        why: one clause.
+    """
+
+    asked: str
+    level: str
+    why: str
+
+
 @runtime_checkable
 class Writer(Protocol):
     """The only writer of one run. Not thread-safe: the runtime calls it from one thread at a time.
 
     A writer may have a method `save(state)` as well, called with the folded state before `close`: its store then keeps
     what spares the next opening the folding. It raises nothing, and nothing may depend on it.
+
+    A writer may also have `level`, the durability in force, `weakness`, a `Weakness` or None, and for the level
+    `interval` a number of seconds `interval` and a method `flush`, which syncs what was appended.
     """
 
     view: LogView

@@ -70,7 +70,12 @@ class SqliteBodies:
     ) -> None:
         self.path = path
         self.cipher = cipher
-        self.database = Database(path, durable=durability == "durable", fs=fs or FS())
+        self.database = Database(
+            path,
+            durable=durability in ("interval", "durable", "durable-full"),
+            whole=durability == "durable-full",
+            fs=fs or FS(),
+        )
         self._window = _Window(path.removesuffix(".db") + ".lock", self.database)
         self._unsynced = False
         # The last chunk's id and its block so far, which the next chunk is compressed with, and as of which version.

@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from steplog._kernel.fold import apply
 from steplog._kernel.index import Index
 from steplog._kernel.line import Scan, Scanner
 from steplog._kernel.state import RunState
 from steplog.errors import InvalidArgument, UnknownRun
-from steplog.stores.base import BodyStore, LogView, Recovered, check_run_id
+from steplog.stores.base import DURABILITIES, BodyStore, Durability, LogView, Recovered, check_run_id
 from steplog.stores.checkpoint import Covered, load
 from steplog.stores.explain import failure, refusal
 from steplog.stores.fs import FS, make_dirs, open_or_create
@@ -37,8 +37,6 @@ from steplog.stores.writer import FileWriter, OpenLog
 if TYPE_CHECKING:
     from steplog.stores.base import Cipher
 
-Durability = Literal["durable", "process"]
-
 _LOG: Final = "events.jsonl"
 _LOCK: Final = "events.lock"
 
@@ -48,7 +46,7 @@ class FileStore:
 
     Attributes:
         home: absolute path; later changes of the working directory do not move it.
-        durability: `durable` survives the loss of power, `process` the death of the process.
+        durability: what survives; docs/durability.md has the levels.
         bodies: the body store of this home.
     """
 
@@ -59,15 +57,18 @@ class FileStore:
         home: str | os.PathLike[str],
         *,
         durability: Durability = "durable",
+        sync_interval: float = 0.1,
         fs: FS | None = None,
         cipher: Cipher | None = None,
     ) -> None:
-        if durability not in ("durable", "process"):
-            raise InvalidArgument(f"{durability!r} is no durability level: use 'durable' or 'process'.")
+        if durability not in DURABILITIES[1:]:
+            levels = ", ".join(DURABILITIES[1:])
+            raise InvalidArgument(f"{durability!r} is no durability level of files. Use one of {levels}.")
         from steplog.stores.bodies import SqliteBodies
 
         self.home = os.path.abspath(home)
         self.durability: Durability = durability
+        self.sync_interval = sync_interval
         self._fs = fs or FS()
         self._runs = os.path.join(self.home, "runs")
         path = os.path.join(self.home, "bodies.db")
@@ -172,11 +173,12 @@ class FileStore:
         source = LogFile(self._fs, path, run_id, Index(), fd)
         view, found, covered = self._verified(source, fd)
         end, recovered = _repair(self._fs, fd, found, path)
-        durable = self.durability == "durable"
-        if durable and not view.events:
+        durable = self.durability in ("durable", "durable-full")
+        if self.durability != "process":
+            # Not only where the log is new: whoever began it may have left its name to chance.
             for parent in (os.path.dirname(path), self._runs, self.home, os.path.dirname(self.home)):
                 self._fs.sync_dir(parent)
-        log = OpenLog(self._fs, fd, path, run_id, lock)
+        log = OpenLog(self._fs, fd, path, run_id, lock, self.durability, self.sync_interval)
         writer = FileWriter(
             log, view._replace(end=end, torn=0), recovered, durable=durable, source=source, covered=covered
         )

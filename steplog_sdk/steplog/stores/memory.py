@@ -10,7 +10,7 @@ from hashlib import sha256 as sha256_of
 
 from steplog._kernel.line import scan
 from steplog.errors import BodyMissing, ForkedWriter, InvalidArgument, RunBusy, StoreError, UnknownRun
-from steplog.stores.base import BodyStore, LogView, Recovered, check_run_id
+from steplog.stores.base import BodyStore, Durability, LogView, Recovered, check_run_id
 from steplog.stores.explain import refusal
 
 
@@ -18,6 +18,7 @@ class MemoryStore:
     """Runs in memory. The object is the store: whoever opens a run twice through it gets `RunBusy`."""
 
     bodies: BodyStore
+    durability: Durability = "memory"
 
     def __init__(self) -> None:
         self.bodies = MemoryBodies()

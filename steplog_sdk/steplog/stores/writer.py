@@ -18,7 +18,7 @@ from typing import NamedTuple
 from steplog._kernel.line import MAX_BATCH
 from steplog._kernel.state import RunState
 from steplog.errors import ForkedWriter, LeaseLost, StoreError
-from steplog.stores.base import LogView, Recovered
+from steplog.stores.base import LogView, Recovered, Weakness
 from steplog.stores.checkpoint import Covered, save
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, is_unsupported
@@ -29,13 +29,20 @@ _logger = logging.getLogger("steplog.stores")
 
 
 class OpenLog(NamedTuple):
-    """An open, locked log file."""
+    """An open, locked log file.
+
+    Attributes:
+        level: the durability that was asked for.
+        interval: at level `interval`, how many seconds may pass until what was appended is synced.
+    """
 
     fs: FS
     fd: int
     path: str
     run_id: str
     lock: RunLock
+    level: str = "durable"
+    interval: float | None = None
 
 
 class _Batch(NamedTuple):
@@ -62,6 +69,9 @@ class FileWriter:
         view: the log as it was when it was opened, after repair.
         recovered: what the repair did, or None.
         durable: whether `sync` reaches the medium; becomes false where the file system offers no sync.
+        level: the durability in force.
+        weakness: why that is less than was asked for, or None.
+        interval: at level `interval`, how many seconds may pass until `flush`; else None.
     """
 
     def __init__(
@@ -77,6 +87,9 @@ class FileWriter:
         self.view = view
         self.recovered = recovered
         self.durable = durable
+        self.level = log.level
+        self.weakness: Weakness | None = None
+        self.interval = log.interval if log.level == "interval" else None
         self._log = log
         self._source = source
         self._covered = covered or Covered.nothing()
@@ -117,6 +130,16 @@ class FileWriter:
         """Keep what the log folds to, so that the next opening of a long one is quicker. Nothing depends on it."""
         if self._source is not None and not self._closed and not self._is_foreign():
             self._covered = save(self._log.fs, self._source, state, self._covered)
+
+    def flush(self) -> None:
+        """At level `interval`: sync what was appended. At other levels there is nothing left to sync, or no wish to.
+
+        Raises:
+            StoreError: as `append`.
+        """
+        self._check_usable()
+        if self.interval is not None and self._unsynced and self._pending is None:
+            self._sync_now()
 
     def close(self) -> None:
         """Release the run. Idempotent; in a forked child it leaves the parent's run alone."""
@@ -290,21 +313,33 @@ class FileWriter:
     def _sync(self) -> None:
         if not self.durable or not self._unsynced:
             return
+        self._sync_now()
+
+    def _sync_now(self) -> None:
+        log = self._log
         try:
-            self._log.fs.sync(self._log.fd)
+            (log.fs.sync_whole if log.level == "durable-full" else log.fs.sync)(log.fd)
         except OSError as error:
-            if is_unsupported(error):
-                self.durable = False
-                _logger.warning(
-                    "run %r: the file system of %s cannot sync, so this run survives the death of its process but "
-                    "not the loss of power. Move STEPLOG_HOME to a local disk.",
-                    self._log.run_id,
-                    self._log.path,
-                )
+            if is_unsupported(error) and log.level != "durable-full":
+                self._weaken("process", "its file system cannot sync")
                 return
             self._cause = error
-            raise self._failure(error, "make the log durable", self._poisoned()) from error
+            meaning = self._poisoned()
+            if is_unsupported(error):
+                meaning = "Level durable-full takes nothing less: move STEPLOG_HOME to a local disk, or use `durable`."
+            raise self._failure(error, "make the log durable", meaning) from error
         self._unsynced = False
+
+    def _weaken(self, level: str, why: str) -> None:
+        self.weakness = Weakness(self._log.level, level, why)
+        self.level, self.durable, self.interval = level, False, None
+        _logger.warning(
+            "run %r: %s (%s), so this run survives the death of its process but not the loss of power. "
+            "Move STEPLOG_HOME to a local disk.",
+            self._log.run_id,
+            why,
+            self._log.path,
+        )
 
     def _acknowledged(self) -> str:
         last = self._last.next_seq - 1

@@ -155,6 +155,12 @@ class FaultyFS(FS):
         super().sync(fd)
         self._disk.synced(path)
 
+    def sync_whole(self, fd: int) -> None:
+        path = self._paths[fd]
+        self._reach("sync", path)
+        super().sync_whole(fd)
+        self._disk.synced(path)
+
     def sync_dir(self, path: str) -> None:
         self._reach("sync_dir", path)
         super().sync_dir(path)

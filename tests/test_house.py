@@ -40,6 +40,7 @@ PUBLIC = [
     "Run",
     "RunBusy",
     "RunStopped",
+    "Secret",
     "StepFailed",
     "SteplogError",
     "StoreError",
@@ -59,6 +60,7 @@ PURE = {
     *("__future__", "abc", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal"),
     *(
         "array",
+        "contextlib",
         "enum",
         "functools",
         "hashlib",

@@ -12,6 +12,7 @@ Kill it anywhere and run it again: finished steps return what was recorded, and 
 from __future__ import annotations
 
 from steplog._kernel.codec import register_codec
+from steplog._kernel.secret import Secret
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.api import step
 from steplog._runtime.install import install, uninstall
@@ -48,6 +49,7 @@ __all__ = [
     "Run",
     "RunBusy",
     "RunStopped",
+    "Secret",
     "StepFailed",
     "SteplogError",
     "StoreError",

@@ -51,7 +51,8 @@ def encode(value: Any, where: str = "result", classes: Classes = _NO_CLASSES) ->
         EncodeError: with the `path` inside the value and the `type_name` of what cannot be recorded.
     """
     try:
-        return value if is_plain(value) else Encoder(classes).tree(value, 0)
+        tree = value if is_plain(value) else Encoder(classes).tree(value, 0)
+        return tree if classes.plan is None else classes.plan(tree, classes.secret)
     except Refused as refused:
         raise _encode_error(refused, where) from refused.__cause__
     except (MemoryError, EncodeError):

@@ -13,12 +13,14 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from steplog._kernel import secret
 from steplog._kernel.refusal import Refused, class_name
+from steplog._kernel.secret import Plan, wrapped
 from steplog.errors import InvalidArgument
 
 T = TypeVar("T")
 
-MARK: Final = "$steplog"
+MARK: Final = secret.MARK
 """The key that makes a JSON object a wrapper; a user's dict that has it is wrapped itself."""
 
 
@@ -106,20 +108,26 @@ class Classes:
 
     Args:
         known: classes by recorded name, as `classes_in` returns them; they go before the imported modules.
+        plan: how to conceal what the type of the value calls secret, or None.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "plan")
 
-    def __init__(self, known: Mapping[str, type] | None = None) -> None:
+    def __init__(self, known: Mapping[str, type] | None = None, plan: Plan | None = None) -> None:
         self._known = dict(known or {})
+        self.plan = plan
+
+    def secret(self, tree: Any) -> Any:
+        """What stands in a tree for a value that its type calls secret."""
+        return wrapped(tree)
 
     @classmethod
-    def of(cls, *annotations: Any, namespace: Mapping[str, Any] | None = None) -> Classes:
+    def of(cls, *annotations: Any, namespace: Mapping[str, Any] | None = None, plan: Plan | None = None) -> Classes:
         """The classes that annotations reach; see `classes_in`."""
         known: dict[str, type] = {}
         for annotation in annotations:
             known.update(classes_in(annotation, namespace))
-        return cls(known)
+        return cls(known, plan)
 
     def name(self, cls: type) -> str:
         """The recorded name of a class, once it is certain that `find` leads back to this very class."""

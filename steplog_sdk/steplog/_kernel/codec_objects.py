@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from steplog._kernel.codec_classes import MARK, Decoding, Encoding
 from steplog._kernel.refusal import Refused, class_name, key_step
+from steplog._kernel.secret import KIND, fields_of_class
 
 ToTree = Callable[[Encoding, Any, int], dict[str, Any]]
 
@@ -40,6 +41,8 @@ def to_tree_for(value: Any) -> tuple[ToTree, int] | None:
         return (_namedtuple_to, 2) if isinstance(getattr(cls, "_fields", None), tuple) else None
     if _is_model(cls):
         return _model_to, 2
+    if cls.__module__.partition(".")[0] == "pydantic" and hasattr(cls, "get_secret_value"):
+        return _pydantic_secret_to, 2
     if hasattr(cls, "__dataclass_fields__") and _builtin_base(cls) is object:
         return _dataclass_to, 2
     return None
@@ -64,11 +67,20 @@ def _parts(enc: Encoding, state: dict[str, Any], depth: int, holder: object) -> 
     for name in state:
         if enc.tree(name, 0) is not name:
             raise Refused(f"has an attribute called {name!r}, which UTF-8 cannot write.", class_name(cls))
-    return {
+    parts = {
         name: enc.at(key_step(name), item, depth, holder)
         for name, item in state.items()
         if not isinstance(getattr(cls, name, None), functools.cached_property)
     }
+    return _concealed(enc, parts, cls)
+
+
+def _concealed(enc: Encoding, parts: dict[str, Any], cls: type) -> dict[str, Any]:
+    """Fields in which what their annotation calls secret is concealed."""
+    plans = fields_of_class(cls)
+    for name in plans.keys() & parts.keys():
+        parts[name] = plans[name](parts[name], enc.classes.secret)
+    return parts
 
 
 # --- enum
@@ -100,7 +112,7 @@ def _namedtuple_to(enc: Encoding, value: Any, depth: int) -> dict[str, Any]:
         problem = "is a named tuple with more to it than its fields. Use a dataclass, or steplog.register_codec."
         raise Refused(problem, class_name(type(value)))
     parts = {name: enc.at(key_step(name), item, depth + 2, value) for name, item in zip(names, value, strict=True)}
-    return {**_wrapped(enc, "namedtuple", value), "v": parts}
+    return {**_wrapped(enc, "namedtuple", value), "v": _concealed(enc, parts, type(value))}
 
 
 def _namedtuple_of(dec: Decoding, tree: dict[str, Any]) -> Any:
@@ -212,6 +224,20 @@ def _fill_model(cls: Any, values: dict[str, Any], tree: dict[str, Any]) -> None:
         )
 
 
+# --- pydantic's own types for secrets
+
+
+def _pydantic_secret_to(enc: Encoding, value: Any, depth: int) -> dict[str, Any]:
+    tree = enc.tree(value.get_secret_value(), depth + 2)
+    kept: dict[str, Any] = enc.classes.secret({**_wrapped(enc, "pydantic-secret", value), "v": tree})
+    return kept
+
+
+def _pydantic_secret_of(dec: Decoding, tree: dict[str, Any]) -> Any:
+    cls = _required(dec, tree, "a pydantic secret", lambda found: hasattr(found, "get_secret_value"))
+    return cls(dec.value(tree["v"]))
+
+
 # --- shared
 
 
@@ -237,4 +263,6 @@ KINDS: Final[dict[str, Callable[[Decoding, dict[str, Any]], Any]]] = {
     "namedtuple": _namedtuple_of,
     "dataclass": _dataclass_of,
     "pydantic": _model_of,
+    "pydantic-secret": _pydantic_secret_of,
+    KIND: lambda dec, tree: dec.value(tree["v"]),
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from steplog._kernel.redact import Redactor
+from steplog._kernel.secret import KIND, MARK, hidden
 from steplog.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 # Lines stay short enough to read; a page is also what the file system moves anyway.
 INLINE_LIMIT: Final = 4096
+
+
+# What a value that its type calls secret begins with.
+_MARKED: Final = orjson.dumps({MARK: KIND})[:-1]
 
 
 class Body(NamedTuple):
@@ -64,6 +69,10 @@ class Sink:
 
     def serialised(self, data: bytes) -> Any:
         """The same for a value that is JSON bytes already."""
+        if _MARKED in data and self._redactor is not NOTHING:
+            tree, count = hidden(orjson.loads(data))
+            data = orjson.dumps(tree)
+            self.redacted += count
         if len(data) <= INLINE_LIMIT:
             self._inline.append(data)
             return orjson.Fragment(data)

@@ -17,6 +17,7 @@ import orjson
 from steplog._kernel.canonical import is_plain
 from steplog._kernel.codec import Classes, encode
 from steplog._kernel.identity import Mode, check_mode
+from steplog._kernel.secret import Plan, parameters_of
 from steplog._runtime import messages
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.blame import blamed
@@ -69,6 +70,7 @@ class Tool:
         shape = _nothing if kind == "local" else fn.func if isinstance(fn, functools.partial) else fn
         self.binder = Binder(shape, owner=owner, ignore=ignore, key=KEY_PARAMETER)
         self._classes: Classes | None = None
+        self._secrets: dict[str, Plan] | None = None
         self._check(owner)
 
     @property
@@ -77,8 +79,17 @@ class Tool:
         if self._classes is None:
             fn = inspect.unwrap(self.fn)
             returned = getattr(fn, "__annotations__", {}).get("return")
-            self._classes = Classes.of(returned, namespace=getattr(fn, "__globals__", None))
+            namespace = getattr(fn, "__globals__", None)
+            self._classes = Classes.of(returned, namespace=namespace, plan=self.secrets.get("return"))
         return self._classes
+
+    @property
+    def secrets(self) -> dict[str, Plan]:
+        """By the name of a parameter, and for `return`, how to conceal what its annotation calls secret."""
+        if self._secrets is None:
+            fn = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
+            self._secrets = parameters_of(inspect.unwrap(fn))
+        return self._secrets
 
     def _check(self, owner: str) -> None:
         if self.mode == "keyed" and not self.binder.takes_key:
@@ -105,7 +116,7 @@ class Tool:
             arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
         else:
             arguments = self.binder.bind(args, kwargs)
-        plain = _is_plain(arguments)
+        plain = _is_plain(arguments) and not self.secrets
         tree = arguments if plain else {name: self._encoded(name, value) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
         call.plain = plain
@@ -116,7 +127,9 @@ class Tool:
 
     def _encoded(self, name: str, value: Any) -> Any:
         try:
-            return encode(value, f"{self.name}({name})", ARGUMENTS)
+            tree = encode(value, f"{self.name}({name})", ARGUMENTS)
+            plan = self.secrets.get(name)
+            return tree if plan is None else plan(tree, ARGUMENTS.secret)
         except EncodeError as refused:
             message = (
                 f"{refused}\nIf {name} does not matter for what is asked (a context, a client), leave it out: "

@@ -25,7 +25,7 @@ from steplog_interceptors._call import CURRENT, PASSING, LogicalCall, Refused, c
 from steplog_interceptors._credentials import authenticate, authenticate_async, wanted
 from steplog_interceptors._exchange import Exchange, Library, failure, head, mixed, whole
 from steplog_interceptors._http import HttpCall
-from steplog_interceptors._jobs import AsyncContinued, Earlier, Fresh, SyncContinued, ask, continues, lost
+from steplog_interceptors._jobs import AsyncContinued, Earlier, SyncContinued, ask, continues, fresh, lost
 from steplog_interceptors._pieces import body_of
 from steplog_interceptors._recognise import MODEL, is_model_call, must_pass, pattern_for
 from steplog_interceptors._recording import StreamRecord
@@ -354,7 +354,7 @@ class _Attempt:
     def _continue(self, response: Any, kind: Any, earlier: Earlier) -> None:
         jobs = self.call.sdk.jobs
         assert jobs is not None
-        response.stream = kind(earlier.chunks, response.stream, Fresh(jobs, earlier.last))
+        response.stream = kind(earlier.chunks, response.stream, fresh(jobs, self._ticket, earlier, response))
         # The SDK reads off the request what its caller wanted of the answer.
         response.request = self.request
 

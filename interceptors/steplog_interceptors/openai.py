@@ -66,7 +66,14 @@ def _lookup(wire: Wire) -> str:
     return ""
 
 
-_JOBS: Final = Jobs(_is_job, _job, _number, _question, as_stream)
+def _piece(event: dict[str, Any]) -> tuple[str | None, str | None]:
+    item = event.get("item")
+    begun = item.get("id") if event.get("type") == "response.output_item.added" and isinstance(item, dict) else None
+    of = event.get("item_id")
+    return begun if isinstance(begun, str) else None, of if isinstance(of, str) else None
+
+
+_JOBS: Final = Jobs(_is_job, _job, _number, _question, as_stream, _piece)
 
 SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, changes_state, newest=3, jobs=_JOBS, lookup=_lookup)
 

@@ -252,6 +252,42 @@ def test_events_that_are_recorded_are_left_out_where_the_provider_tells_all(asyn
     assert [event.sequence_number for event in resumed] == list(range(len(job_events())))
 
 
+def told_until(last: int) -> Any:
+    """What an earlier attempt knows of the job, as far as it matters for the rest."""
+    return type("Known", (), {"last": last, "pieces": {"msg_1"}})
+
+
+def anothers(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return json.loads(json.dumps(events).replace(ID, "resp_another").replace("msg_1", "msg_2"))
+
+
+def within(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that name no job themselves."""
+    return [event for event in events if "response" not in event]
+
+
+@both_colours
+@pytest.mark.parametrize(
+    "rest, why",
+    [
+        (lambda last: anothers(job_events()), "answers with response resp_another"),
+        (lambda last: within(anothers(job_events()))[last:], "goes on with msg_2, which was never begun"),
+        (lambda last: job_events()[last + 2 :], "those between are missing"),
+        (lambda last: [*job_events()[last + 1 : -1], anothers(job_events())[-1]], "answers with response resp_another"),
+    ],
+    ids=["from its beginning", "from its middle", "with a gap", "at its end"],
+)
+def test_what_is_not_the_rest_of_the_job_stops_the_run(rest, why, asynchronous, home, events):
+    with LocalProvider(handler=attached(lambda last: sse(rest(int(last))))) as provider:
+        with pytest.raises(Died):
+            read(provider.url, asynchronous=asynchronous, stop_after=2)
+        with pytest.raises(steplog.RunStopped) as stopped:
+            read(provider.url, asynchronous=asynchronous, max_retries=2)
+    assert isinstance(stopped.value.__cause__, Indeterminate)
+    assert why in str(stopped.value)
+    assert not [event for event in events() if event["type"] == "step.finished"]
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_recorded_events_are_left_out_wherever_their_chunks_are_cut(size, newline):
@@ -259,7 +295,7 @@ def test_recorded_events_are_left_out_wherever_their_chunks_are_cut(size, newlin
     new = sse(job_events()[3:]).body.replace(b"\n", newline.encode())
     jobs = SDK.jobs
     assert jobs is not None
-    fresh = Fresh(jobs, 2)
+    fresh = Fresh(jobs, {"kind": "response", "id": ID}, told_until(2), AssertionError)
     assert b"".join(fresh.feed(told[at : at + size]) for at in range(0, len(told), size)) + fresh.rest() == new
 
 

@@ -219,11 +219,43 @@ def python(code: str, cwd: Path) -> str:
     return result.stdout
 
 
-def test_importing_steplog_imports_nothing_heavy(tmp_path):
-    loaded = python("before = {*sys.modules}; import steplog; print(*{*sys.modules} - before)", tmp_path).split()
+def loaded_by(code: str, cwd: Path) -> set[str]:
+    """The modules that a fresh interpreter loads for some code."""
+    return {*python(f"before = {{*sys.modules}}\n{code}\nprint(*{{*sys.modules}} - before)", cwd).split()}
 
-    assert "steplog" in loaded
-    assert HEAVY & {*loaded} == set()
+
+def test_using_steplog_imports_nothing_heavy(tmp_path):
+    loaded = loaded_by("import steplog\nfor name in steplog.__all__: getattr(steplog, name)", tmp_path)
+
+    assert "steplog._runtime.recorder" in loaded
+    assert HEAVY & loaded == set()
+
+
+def test_importing_steplog_alone_imports_the_errors_and_little_else(tmp_path):
+    own = {name for name in loaded_by("import steplog", tmp_path) if name.startswith("steplog")}
+
+    assert own == {"steplog", "steplog._start", "steplog.errors"}
+    assert not {"orjson", "logging", "inspect", "dataclasses"} & loaded_by("import steplog", tmp_path)
+
+
+def test_a_relative_home_is_where_the_program_imported_steplog(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    code = """
+import os, steplog
+os.environ["STEPLOG_HOME"] = "logs"
+os.chdir("elsewhere")
+steplog.install(interceptors=[])
+with steplog.run("r-1"): pass
+"""
+    python(code, tmp_path)
+
+    assert (tmp_path / "logs/runs/r-1/events.jsonl").is_file()
+
+
+def test_a_name_that_steplog_does_not_have_is_refused_and_those_that_it_has_are_listed():
+    with pytest.raises(AttributeError, match="has no attribute 'instal'"):
+        _ = steplog.instal
+    assert {*PUBLIC} <= {*dir(steplog)}
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "httpx", "httpx2"])

@@ -11,12 +11,10 @@ Kill it anywhere and run it again: finished steps return what was recorded, and 
 
 from __future__ import annotations
 
-from steplog._kernel.codec import register_codec
-from steplog._kernel.secret import Secret
-from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
-from steplog._runtime.api import step
-from steplog._runtime.install import install, uninstall
-from steplog._runtime.run import Run, current_run, run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from steplog import _start  # noqa: F401  # notes the directory now, before the program moves
 from steplog.errors import (
     Corrupt,
     DriftDetected,
@@ -32,6 +30,14 @@ from steplog.errors import (
     StoreError,
     Unreplayable,
 )
+
+if TYPE_CHECKING:
+    from steplog._kernel.codec import register_codec
+    from steplog._kernel.secret import Secret
+    from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
+    from steplog._runtime.api import step
+    from steplog._runtime.install import install, uninstall
+    from steplog._runtime.run import Run, current_run, run
 
 __version__ = "0.1.0"
 
@@ -62,3 +68,31 @@ __all__ = [
     "step",
     "uninstall",
 ]
+
+# Where each name comes from. What a program does not use is not loaded, and the errors need nothing.
+_HOMES: Final = {
+    "NOT_HAPPENED": "steplog._runtime.answers",
+    "UNKNOWN": "steplog._runtime.answers",
+    "Happened": "steplog._runtime.answers",
+    "Run": "steplog._runtime.run",
+    "Secret": "steplog._kernel.secret",
+    "current_run": "steplog._runtime.run",
+    "install": "steplog._runtime.install",
+    "register_codec": "steplog._kernel.codec",
+    "run": "steplog._runtime.run",
+    "step": "steplog._runtime.api",
+    "uninstall": "steplog._runtime.install",
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from steplog._runtime import extend, redaction
+from steplog._start import DIRECTORY
 from steplog.errors import InvalidArgument
 from steplog.stores.base import DURABILITIES, Durability
 
@@ -25,9 +26,6 @@ DEFAULT_HOME: Final = ".agent"
 
 KEY: Final = "STEPLOG_KEY"
 """The variable that holds the keys with which bodies are encrypted, the newest first."""
-
-# Where the program was started. A relative home in the environment means a directory there, wherever the program moves.
-_START: Final = os.getcwd()  # pathlib is not worth importing for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ def _sync_interval(value: float | str) -> float:
 
 
 def _default_home(environ: Mapping[str, str]) -> str:
-    return os.path.normpath(os.path.join(_START, environ.get("STEPLOG_HOME") or DEFAULT_HOME))
+    return os.path.normpath(os.path.join(DIRECTORY, environ.get("STEPLOG_HOME") or DEFAULT_HOME))
 
 
 def check_durability(level: str) -> Durability:

@@ -12,9 +12,8 @@ leads for them.
 
 from __future__ import annotations
 
-import _thread
 import os
-import threading
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -73,10 +72,8 @@ class Group:
         self._run_id = run_id
         self._pid = os.getpid()
         self._pending: list[Entry] = []
-        # Held by the leader. Re-entrant only because such a lock knows its owner: a signal handler that has interrupted
-        # the leader is refused, and an exception that comes just after the lock was taken can still let go of it.
-        self._leading = threading.RLock()
-        self._leads: Callable[[], bool] = self._leading._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
+        self._leading = allocate_lock()
+        self._leader = 0
         self._under_way: list[Entry] = []
         self._committer = Committer(run_id, self._pending, self._lead_if_free)
         self._flushing: Any = None
@@ -112,7 +109,7 @@ class Group:
 
     def _sleep(self, entry: Entry) -> None:
         if entry.waiter is None:
-            waiter = _thread.allocate_lock()
+            waiter = allocate_lock()
             waiter.acquire()
             entry.waiter = waiter
             # The leader may have looked for somebody to wake just before; then it does not lead any more.
@@ -173,41 +170,27 @@ class Group:
         """Have the committer thread call back in so many seconds and then write what is pending. Never waits."""
         self._committer.call_later(callback, seconds)
 
+    def _leads(self) -> bool:
+        """Whether this thread is the leader, so that the code that asks has interrupted it: a signal handler, say."""
+        return self._leader == get_ident() and self._leading.locked()
+
     def _lead(self, entry: Entry | None = None) -> None:
         """Write the line, unless another leader has written `entry` meanwhile. Waits for another leader to end."""
         if self._leads():
             raise reentered(self._run_id)
         try:
-            with self._leading:
-                if entry is None or not entry.done:
-                    self._write_line()
+            self._write_as_leader(entry)
         finally:
             self._hand_on()
 
     def _lead_if_free(self) -> bool:
         """Write the line; False where somebody else is leading, who will wake one of those that wait."""
-        if self._leads():
-            raise reentered(self._run_id)
-        try:
-            led = self._lead_once()
-        except BaseException:
-            self._hand_on()
-            raise
-        if led:
-            self._hand_on()
-        return led
-
-    def _lead_once(self) -> bool:
-        leading = self._leading
-        try:
-            led: bool = leading.acquire(blocking=False)
-            if led:
-                self._write_line()
-            return led
-        finally:
-            # Asked, not remembered: an interruption may come between the lock and the variable.
+        if self._leading.locked():
             if self._leads():
-                leading.release()
+                raise reentered(self._run_id)
+            return False
+        self._lead()
+        return True
 
     def _hand_on(self) -> None:
         """Have somebody lead what came in while this thread did."""
@@ -221,8 +204,21 @@ class Group:
                 self._committer.wake()
                 return
             # Who has submitted an entry that is to be synced has not looked yet whether it must lead, and is about to.
-            if any(entry.sync for entry in pending[:]) or not self._lead_once():
+            if self._leading.locked() or any(entry.sync for entry in pending[:]):
                 return
+            self._write_as_leader()
+
+    def _write_as_leader(self, entry: Entry | None = None) -> None:
+        thread = get_ident()
+        # No interruption can come between the lock and the note of who has it, nor one that leaves the lock taken: the
+        # interpreter looks for signals after calls and jumps only.
+        with self._leading:
+            self._leader = thread
+            try:
+                if entry is None or not entry.done:
+                    self._write_line()
+            finally:
+                self._leader = 0
 
     def _write_line(self) -> None:
         if self._under_way:

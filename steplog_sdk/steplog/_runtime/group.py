@@ -222,7 +222,10 @@ class Group:
 
     def _write_line(self) -> None:
         if self._under_way:
-            self._broken = self._broken or self._interrupted("before it could tell who had waited for it")
+            # The leader before was interrupted while it told those who had waited. Which of them were in the log only
+            # those know whom it has reached.
+            self._broken = self._broken or self._interrupted("before it could tell those who waited for it")
+            self._settle(self._under_way, self._broken)
         line = self._pending[:]
         batch = [entry for entry in line if not entry.done]
         if batch:
@@ -254,11 +257,12 @@ class Group:
     def _settle(self, batch: list[Entry], error: BaseException | None) -> None:
         by_loop: dict[Any, list[Any]] = {}
         for entry in batch:
-            entry.error = error
-            entry.done = True
-            if error is not None and entry.passed:
-                # The program has gone on, and what follows would have nothing to follow.
-                self._broken = self._broken or error
+            if not entry.done:
+                entry.error = error
+                entry.done = True
+                if error is not None and entry.passed:
+                    # The program has gone on, and what follows would have nothing to follow.
+                    self._broken = self._broken or error
             if entry.waiter is not None:
                 release(entry.waiter)
             if entry.future is not None:

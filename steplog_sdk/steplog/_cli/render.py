@@ -78,7 +78,12 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "tokens", facts.tokens(run["tokens"])
     yield "log", f"{run['events']} events, {run['durability'] or 'unknown'}, {_times(run['epochs'])}"
     for weakness in run["weakened"]:
-        yield "weakened", f"{weakness.get('asked')} to {weakness.get('level')}: {weakness.get('why')}"
+        lowered = (
+            f"{weakness.get('asked')} to {weakness.get('level')}: "
+            if weakness.get("asked") != weakness.get("level")
+            else ""
+        )
+        yield "weakened", f"{lowered}{weakness.get('why')}"
     yield "held by", _holder(run["holder"])
     yield "error", _error(run["error"])
 

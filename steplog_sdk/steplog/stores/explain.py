@@ -11,6 +11,7 @@ from typing import Final
 from steplog._kernel.line import Damage, Scan
 from steplog.errors import Conflict, Corrupt, InvalidArgument, StoreError, UnsupportedFormat
 from steplog.stores.base import check_run_id
+from steplog.stores.fs import FS
 
 _REMEDIES: Final = {
     errno.ENOSPC: "The disk is full: free some space, or point STEPLOG_HOME to another disk, then go on with the run.",
@@ -31,10 +32,25 @@ _REMEDIES: Final = {
 def failure(error: OSError, run_id: str | None, action: str, path: str, meaning: str = "") -> StoreError:
     """Explain a failed file call. `action` completes the sentence "cannot …"."""
     subject = f"run {run_id!r}" if run_id else "the store"
-    remedy = _REMEDIES.get(error.errno or 0, "")
+    remedy = " ".join(filter(None, (_REMEDIES.get(error.errno or 0, ""), _found(error.errno, path))))
     reason = error.strerror or type(error).__name__
     text = " ".join(filter(None, (f"{subject}: cannot {action}: {reason} ({path}).", meaning, remedy)))
     return StoreError(text, run_id=run_id, errno=error.errno, path=path)
+
+
+def _found(code: int | None, path: str) -> str:
+    """What the machine says about it now."""
+    fs = FS()
+    if code in (errno.ENOSPC, errno.EDQUOT) and (space := fs.space(path)) is not None:
+        names = "" if space.names else ", and no file more can be created"
+        return f"Free there now: {space.free:,} of {space.total:,} bytes{names}."
+    if code in (errno.EACCES, errno.EPERM):
+        while (status := fs.look(path)) is None and path != os.path.dirname(path):
+            path = os.path.dirname(path)
+        if status is not None and fs.user() is not None:
+            mode = status.st_mode & 0o7777
+            return f"{path} belongs to user {status.st_uid} (mode {mode:04o}); this process is user {fs.user()}."
+    return ""
 
 
 def refusal(scan: Scan, run_id: str, path: str) -> Corrupt | UnsupportedFormat:

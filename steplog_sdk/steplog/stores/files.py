@@ -25,6 +25,7 @@ from steplog._kernel.index import Index
 from steplog._kernel.line import Scan, Scanner
 from steplog._kernel.state import RunState
 from steplog.errors import InvalidArgument, UnknownRun
+from steplog.stores import place
 from steplog.stores.base import DURABILITIES, BodyStore, Durability, LogView, Recovered, check_run_id
 from steplog.stores.checkpoint import Covered, load
 from steplog.stores.explain import failure, refusal
@@ -129,13 +130,16 @@ class FileStore:
         """Take the run for writing; create it if it is new; cut off what a crash left behind its last whole line."""
         path = self.path_of(run_id)
         directory = os.path.dirname(path)
+        weakness = place.check(self._fs, self.home, run_id, self.durability)
         try:
             make_dirs(self._fs, directory)
             lock = acquire(self._fs, os.path.join(directory, _LOCK), run_id)
         except OSError as error:
             raise failure(error, run_id, "take the run", directory, "Nothing was written.") from error
         try:
-            return self._open_locked(run_id, path, lock)
+            writer = self._open_locked(run_id, path, lock)
+            writer.weakness = writer.weakness or weakness
+            return writer
         except BaseException as error:
             with suppress(OSError):  # closing may fail too; the first error says why
                 lock.release()
@@ -176,8 +180,7 @@ class FileStore:
         durable = self.durability in ("durable", "durable-full")
         if self.durability != "process":
             # Not only where the log is new: whoever began it may have left its name to chance.
-            for parent in (os.path.dirname(path), self._runs, self.home, os.path.dirname(self.home)):
-                self._fs.sync_dir(parent)
+            self._sync_names(os.path.dirname(path), new=not view.events)
         log = OpenLog(self._fs, fd, path, run_id, lock, self.durability, self.sync_interval)
         writer = FileWriter(
             log, view._replace(end=end, torn=0), recovered, durable=durable, source=source, covered=covered
@@ -185,6 +188,19 @@ class FileStore:
         # What a killed process left in the page cache counts from here on, so it must outlive the machine as well.
         writer.append((), len(view.events), sync=True)
         return writer
+
+    def _sync_names(self, directory: str, *, new: bool) -> None:
+        """Sync the names that lead to a log: those of its home and, where it is new, of what may be new above that."""
+        outer = os.path.dirname(self.home)
+        for path in (directory, self._runs, self.home):
+            self._fs.sync_dir(path)
+        device = self._fs.stat(self.home).st_dev
+        # Above a mount point nothing is ours, and a directory that this user may not list is none that it has made.
+        while self._fs.can_list(outer) and self._fs.stat(outer).st_dev == device:
+            self._fs.sync_dir(outer)
+            if not new or outer == os.path.dirname(outer):
+                break
+            outer = os.path.dirname(outer)
 
 
 def _scan(log: LogFile, state: RunState) -> tuple[Scan, RunState]:

@@ -11,12 +11,26 @@ import contextlib
 import errno
 import os
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 
 FILE_MODE: Final = 0o600
 DIR_MODE: Final = 0o700
 
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.ENOSYS})
+
+
+class Space(NamedTuple):
+    """Room on a disk.
+
+    Attributes:
+        free: bytes that this user can still write.
+        total: bytes in all.
+        names: whether another file can be created.
+    """
+
+    free: int
+    total: int
+    names: bool
 
 
 class FS:
@@ -114,6 +128,44 @@ class FS:
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, in no order."""
         return os.listdir(path)
+
+    def mounts(self) -> str:
+        """Which file systems are mounted where, as `/proc/self/mountinfo` says it; empty where the system does not."""
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def space(self, path: str) -> Space | None:
+        """How much room there is on the disk of a path, or None where nobody can tell."""
+        while True:
+            try:
+                found = os.statvfs(path)
+            except FileNotFoundError:
+                if path == os.path.dirname(path):
+                    return None
+                path = os.path.dirname(path)  # it is about to be created
+            except (OSError, AttributeError):
+                return None
+            else:
+                names = bool(found.f_favail) or not found.f_files
+                return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, names)
+
+    def look(self, path: str) -> os.stat_result | None:
+        """Describe what a path names, or None where that cannot be found out."""
+        try:
+            return os.stat(path)
+        except OSError:
+            return None
+
+    def user(self) -> int | None:
+        """The user that this process acts as, or None where the system knows none."""
+        return os.geteuid() if hasattr(os, "geteuid") else None
+
+    def can_list(self, path: str) -> bool:
+        """Whether this user may read the names in a directory."""
+        return os.access(path, os.R_OK)
 
     def flock(self, fd: int, *, shared: bool = False) -> bool:
         """Try to lock an open file as a whole; tell whether that succeeded. The lock ends when the file is closed.

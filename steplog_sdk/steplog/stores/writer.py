@@ -18,6 +18,7 @@ from typing import NamedTuple
 from steplog._kernel.line import MAX_BATCH
 from steplog._kernel.state import RunState
 from steplog.errors import ForkedWriter, LeaseLost, StoreError
+from steplog.stores import place
 from steplog.stores.base import LogView, Recovered, Weakness
 from steplog.stores.checkpoint import Covered, save
 from steplog.stores.explain import failure
@@ -98,6 +99,7 @@ class FileWriter:
         self._last = _Batch(view.end, len(view.events), 0, b"")
         self._pending: _Batch | None = None
         self._unsynced = bool(view.end)
+        self._appended = 0
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
         self._closed = False
@@ -279,6 +281,10 @@ class FileWriter:
         log = self._log
         self._pending = batch
         self._unsynced = True
+        self._appended += len(batch.data)
+        if self._appended > place.LOOK_EVERY:
+            self._appended = 0
+            place.check_space(log.fs, log.path)
         for last_try in (False, True):
             try:
                 wanted, written = 0, 0

@@ -169,6 +169,8 @@ class Log:
         self._found(_lines(self._path()))
         # Opening makes durable what a dead process had only written.
         self._acknowledge(synced=True)
+        # The faults were meant for the opening; events of the view are read when they are asked for.
+        self.disk.heal()
         self.chain = Chain(RUN, writer.view.events)
 
     def append(self, pads: list[int], sync: bool, again: bool, fault: list[Any]) -> None:

@@ -69,3 +69,51 @@ def test_what_only_looks_like_a_reference_is_none(home, ask):
     log.add("step.started", MODEL, request={"params": {"prompt": {"body": "0" * 64, "size": 1}}, "body": {"text": ""}})
     facts = ask("verify", "r")
     assert (facts["ok"], facts["bodies"]) == (True, 0)
+
+
+def test_all_runs_are_whole(home, invoke, ask):
+    refund_run(home)
+    refund_run(home, "refund-1002")
+    result = invoke("verify", "--all")
+    assert result.exit_code == 0
+    assert result.stdout == "ok: 2 runs are whole; 18 events, 0 bodies\n"
+    facts = ask("verify", "--all")
+    assert facts["ok"] is True
+    assert {run["run"] for run in facts["runs"]} == {"refund-1001", "refund-1002"}
+
+
+def test_one_damaged_run_among_all_is_named_and_the_others_are_checked(home, invoke, ask):
+    log = refund_run(home)
+    refund_run(home, "refund-1002")
+    log.path.write_bytes(log.path.read_bytes().replace(b"4200", b"9900"))
+    torn = refund_run(home, "torn").path
+    torn.write_bytes(torn.read_bytes()[:-10])
+    result = invoke("verify", "--all")
+    assert result.exit_code == 1
+    assert "refund-1001/events.jsonl, line " in result.stdout
+    assert "what to do: steplog repair refund-1001\n" in result.stdout
+    assert "faults: 2 runs are whole, 1 damaged: refund-1001; 17 events" in result.stdout
+    facts = ask("verify", "--all")
+    assert facts["damaged"] == ["refund-1001"]
+    assert {run["run"]: run["ok"] for run in facts["runs"]} == {"refund-1001": False, "refund-1002": True, "torn": True}
+
+
+def test_a_body_that_several_runs_name_is_a_fault_of_each(home, invoke, ask):
+    for run_id in ("a", "b"):
+        LogFile(home, run_id).begin().model(MODEL, {"body": "0" * 64, "size": 5000})
+    facts = ask("verify", "--all")
+    assert sorted(facts["damaged"]) == ["a", "b"]
+    assert invoke("verify", "--all").stdout.count("bad body: run ") == 2
+
+
+def test_a_home_without_runs_is_whole(invoke):
+    result = invoke("verify", "--all")
+    assert (result.exit_code, result.stdout) == (0, "ok: 0 runs are whole; 0 events, 0 bodies\n")
+
+
+def test_a_run_or_all_but_not_both_and_not_neither(home, invoke):
+    refund_run(home)
+    for words in ((), ("refund-1001", "--all")):
+        result = invoke("verify", *words)
+        assert result.exit_code == 2
+        assert "Name a run, or say --all." in result.stderr

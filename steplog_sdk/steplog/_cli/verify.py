@@ -31,21 +31,35 @@ class Fault(NamedTuple):
     error: StoreError
 
 
-@click.command(short_help="Check that a log is whole.")
-@click.argument("run", metavar="RUN")
+EXAMPLES = """\b
+Examples:
+  steplog verify last
+  steplog verify --all --json
+"""
+
+
+@click.command(short_help="Check that a log, or all, are whole.", epilog=EXAMPLES)
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--all", "everything", is_flag=True, help="Check every run of the home, and all bodies.")
 @common
-def verify(run: str, home: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Check RUN's seals, its chain, and every body that it names.
+def verify(run: str | None, home: Path, *, everything: bool, as_json: bool) -> int:
+    """Check RUN's seals, its chain, and every body that it names; with --all those of every run.
 
     Exit code: 0 when all is whole, 1 with the precise fault otherwise.
     """
+    if everything == (run is not None):
+        raise click.UsageError("Name a run, or say --all.")
+    if run is None:
+        from steplog._cli.verify_all import verify_all
+
+        return verify_all(home, as_json=as_json)
     found = find_run(run, home)
     try:
         view = found.store.read(found.run_id)
     except Corrupt as error:
         _report_damage(found, error, as_json=as_json)
         return 1
-    faults = list(_faults(found, view))
+    faults = list(body_faults(found, view, {}))
     if as_json:
         emit_json(_facts(view, faults))
     else:
@@ -64,8 +78,8 @@ def _report_damage(found: Found, error: Corrupt, *, as_json: bool) -> None:
         target.print(f"  {name.replace('_', ' '):<14}{'-' if value is None else printable(str(value))}")
 
 
-def _faults(found: Found, view: LogView) -> Iterator[Fault]:
-    known: dict[str, StoreError | None] = {}
+def body_faults(found: Found, view: LogView, known: dict[str, StoreError | None]) -> Iterator[Fault]:
+    """The bodies that a log names and that cannot be read. `known` keeps what was found out, for the next log."""
     for event in view.events:
         for sha256 in references(event.data):
             if sha256 not in known:

@@ -24,6 +24,10 @@ def with_article(name: str) -> str:
     return f"{'an' if name[:1] in tuple('aeiouAEIOU') else 'a'} {name}"
 
 
+class Misfit(ValueError):
+    """What a person gave in place of a value is none of its type, and why."""
+
+
 class Refused(Exception):
     """A value that a walk cannot take; becomes an `EncodeError` or a `DecodeError` at the entry point.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.codec import Classes, decode, decode_exception, encode, encode_exception
 from steplog._kernel.codec_classes import recorded_name
+from steplog._kernel.refusal import Misfit
 from steplog._kernel.secret import KIND, MARK, SHOWN
 from steplog._runtime import messages
 from steplog._runtime.blame import told
@@ -62,8 +64,13 @@ def unrecordable(recorder: Recorder, ticket: Ticket, refused: EncodeError) -> St
     return recorder.halt(messages.unrecordable(recorder.named, state, str(refused)))
 
 
-def returned(ticket: Ticket, classes: Classes = ANYWHERE) -> Any:
+def returned(ticket: Ticket, classes: Classes = ANYWHERE, by_hand: Callable[[Any], Any] = lambda value: value) -> Any:
     """The recorded result of a step, or its recorded exception raised again.
+
+    Args:
+        ticket: of the step.
+        classes: where the classes of its result are found.
+        by_hand: makes of what an operator gave what the step returns; raises Misfit where it cannot.
 
     Raises:
         Interrupt: this program cannot restore it.
@@ -76,6 +83,10 @@ def returned(ticket: Ticket, classes: Classes = ANYWHERE) -> Any:
         raise error
     try:
         value = decode(recorded.value("result"), classes)
+        if recorded.data.get("how") == "done" and recorded.data.get("by") != "verify":
+            value = by_hand(value)
+    except Misfit as misfit:
+        raise recorded.unreturnable(f"what was given for it does not fit: {misfit}") from misfit
     except DecodeError as undecodable:
         raise recorded.undecodable(undecodable) from undecodable
     ticket.replayed()

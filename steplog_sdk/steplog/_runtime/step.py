@@ -141,7 +141,16 @@ class Tool:
 
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""
-        return returned(ticket, self.classes)
+        return returned(ticket, self.classes, self._by_hand)
+
+    def _by_hand(self, value: Any) -> Any:
+        """What an operator gave, as what the function says it returns. Raises Misfit."""
+        from steplog._kernel.coerce import coerce  # few programs need it
+
+        fn = inspect.unwrap(self.fn.func if isinstance(self.fn, functools.partial) else self.fn)
+        hints = getattr(fn, "__annotations__", {})
+        hint = hints.get("return", Any)
+        return coerce(value, type(None) if hint is None else hint, getattr(fn, "__globals__", None), "it")
 
 
 _UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))

@@ -22,6 +22,14 @@ with steplog.run("long") as run:
     print(run.executed)
 """
 IMPORT = "import time; began = time.perf_counter(); import steplog; print((time.perf_counter() - began) * 1000)"
+READY = """
+import time; began = time.perf_counter()
+import sys, steplog
+steplog.install(home=sys.argv[1], interceptors=[], durability="process")
+with steplog.run():
+    steplog.step("now", time.time)
+    print((time.perf_counter() - began) * 1000)
+"""
 OPEN = """
 import sys, time, resource, steplog
 steplog.install(home=sys.argv[1], interceptors=[], durability="process")
@@ -44,12 +52,18 @@ def measure(folder: Path) -> dict[str, float]:
     home = str(folder / "open")
     assert _output([str(agent), home, "50000"]) == "50000"
     opened, peak = map(float, _output(["-c", OPEN, home]).split())
-    size = (folder / "open/runs/long/events.jsonl").stat().st_size
+    log = folder / "open/runs/long/events.jsonl"
+    size = log.stat().st_size
+    log.with_suffix(".checkpoint").unlink()
+    unaided, unaided_peak = map(float, _output(["-c", OPEN, home]).split())
+    ready = [float(_output(["-c", READY, str(folder / "ready")])) for _ in range(5)]
     return {
         "import_ms": statistics.median(imports),
+        "ready_ms": statistics.median(ready),
         "resume_process_s": resumed - bare,
         "open_100000_s": opened,
-        "open_100000_memory_per_file_byte": peak * 1024 / size,
+        "open_100000_unaided_s": unaided,
+        "open_100000_memory_per_file_byte": max(peak, unaided_peak) * 1024 / size,
     }
 
 

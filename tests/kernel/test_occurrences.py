@@ -143,6 +143,13 @@ def test_a_log_of_an_older_release_is_read_as_before():
     assert ask(found, branch("b")) == Given(2)
 
 
+def test_that_two_accounts_share_the_records_of_an_older_release_is_said():
+    found = recorded("", "")
+
+    assert ask(found, branch("a")) == Given(0)
+    assert ask(found, branch("b")) == Given(1, Clash((1,), "b", old=True))
+
+
 def test_a_call_for_nobody_in_particular_is_told_by_lineage_and_order():
     found = recorded("a", "b", after={0: "x", 1: "y"})
 

@@ -53,11 +53,13 @@ class Clash(NamedTuple):
         numbers: the occurrences in question, in recorded order.
         account: who asks.
         taken: they are the account's own, and were given to another account before.
+        old: an older release recorded them, and for whom it did not say.
     """
 
     numbers: tuple[int, ...]
     account: str
     taken: bool = False
+    old: bool = False
 
 
 class Given(NamedTuple):
@@ -85,22 +87,21 @@ class Occurrences:
 
     def __init__(self, state: RunState) -> None:
         self._accounts = _Accounts()
-        # A single first occurrence that is nobody's in particular is found by counting, and a long log is made of
-        # these. Of several equal ones some have a number above zero.
-        several = {_asked(step) for step in state.steps.values() if step.occurrence or step.account}
+        # A single first occurrence is found by counting, and a long log is made of these. Of several equal ones some
+        # have a number above zero.
+        several = {_asked(step) for step in state.steps.values() if step.occurrence}
         recorded: dict[tuple[str, Request], list[_Place]] = {}
         for step in state.steps.values() if several else ():
             asked = _asked(step)
-            if asked not in several:
-                continue
-            # One that the program gave up was asked for in its turn like a finished one, and is given up again there.
-            is_open = step.status not in FINISHED and step.given_up is None
-            may_run = is_open and step.mode != "safe"
-            place = _Place(is_open, step.occurrence, may_run, step.after, step.account)
-            recorded.setdefault(asked, []).append(place)
+            if asked in several:
+                recorded.setdefault(asked, []).append(_place(step))
+        self._recorded = {key: sorted(places, key=_by_outcome) for key, places in recorded.items()}
+        # The single ones that are somebody's.
+        self._owned: dict[tuple[str, Request], StepState] = {}
+        for step in state.steps.values():
             if step.account:
                 self._accounts.recorded.add(step.account)
-        self._recorded = {key: sorted(places, key=_by_outcome) for key, places in recorded.items()}
+                self._owned[_asked(step)] = step
         self._given: dict[str, dict[Request, int | _Group]] = {}
 
     def give(self, scope: str, request: Request, after: str | None) -> int:
@@ -115,6 +116,10 @@ class Occurrences:
         """The occurrence of a request that is made for an account; None where other branches may have to ask first."""
         self._accounts.used.add(caller.account)
         counted = self._counted(scope, request)
+        if counted == 0:
+            owned = self._owned.get((scope, request))
+            if owned is not None and owned.account != caller.account:
+                counted = self._given[scope][request] = _Group([_place(owned)])
         if isinstance(counted, _Group):
             return counted.give_to(after, caller, self._accounts)
         self._given[scope][request] = counted + 1
@@ -135,6 +140,12 @@ class Occurrences:
 
 def _asked(step: StepState) -> tuple[str, Request]:
     return step.scope, (step.kind, step.target, step.args_hash)
+
+
+def _place(step: StepState) -> _Place:
+    # One that the program gave up was asked for in its turn like a finished one, and is given up again there.
+    is_open = step.status not in FINISHED and step.given_up is None
+    return _Place(is_open, step.occurrence, is_open and step.mode != "safe", step.after, step.account)
 
 
 class _Place(NamedTuple):
@@ -223,6 +234,7 @@ class _Group:
             by_account.setdefault(place.account, []).append(place)
         self._of = {account: _Left(theirs) for account, theirs in by_account.items()}
         self._taken: dict[str, list[int]] = {}
+        self._askers: set[str] = set()
         recorded = frozenset(self._left.places)
         self._new: Iterator[int] = (number for number in itertools.count() if number not in recorded)
 
@@ -235,7 +247,7 @@ class _Group:
         for theirs in (caller.account, *accounts.formerly(caller.account), ""):
             number = self._of.get(theirs, _NONE).first(after)
             if number is not None:
-                return Given(self._take(number))
+                return Given(self._take(number), None if theirs else self._nobodys(caller, number))
         if caller.account in self._taken:
             return self._give_anything(after, caller, taken=True)
         if not self._left.places:
@@ -244,6 +256,12 @@ class _Group:
         if number is not None and not caller.forked and len(self._left.accounts_at(after)) == 1:
             return self._give_up_to(caller, accounts, number)
         return self._give_of_others(after, caller, accounts) if caller.waited else None
+
+    def _nobodys(self, caller: Caller, number: int) -> Clash | None:
+        self._askers.add(caller.account)
+        if len(self._askers) == 1 or not caller.forked:
+            return None
+        return Clash((number,), caller.account, old=True)
 
     def _give_new(self, caller: Caller, accounts: _Accounts) -> Given:
         """All are given out. It is a new one, unless one of them was given to somebody else in its place."""

@@ -123,7 +123,7 @@ class Dispatch:
         if given is not None and given.clash is not None:
             clash = given.clash
             steps = tuple(step_id(place.scope, *same, number) for number in clash.numbers)
-            self._note_doubt(call, Doubt(clash.taken, clash.account, steps), strict=strict)
+            self._note_doubt(call, Doubt(clash.taken, clash.account, steps), strict=strict and not clash.old)
         return given
 
     def _note_doubt(self, call: Call, doubt: Doubt, *, strict: bool) -> None:

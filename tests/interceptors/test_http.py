@@ -199,7 +199,7 @@ def test_the_host_and_what_chooses_the_answer_are_part_of_identity(httpx, home):
             for url in (one.url, other.url):
                 for headers in ({}, {"range": "bytes=0-1"}, {"accept": "text/csv"}):
                     client.get(url + "/a", headers=headers)
-            keys = {step.started["args_hash"] for step in run.state.steps.values()}
+            keys = {step.request for step in run.state.steps.values()}
     assert len(keys) == 6
 
 

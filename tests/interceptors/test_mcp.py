@@ -238,7 +238,7 @@ def test_another_server_is_another_call(home, stdio, monkeypatch):
                 await session.call_tool("look", {"order": "a"})
                 monkeypatch.setattr(interceptor, "_server", lambda _session: "another")
                 await session.call_tool("look", {"order": "a"})
-            return len({step.started["args_hash"] for step in run.state.steps.values()})
+            return len({step.request for step in run.state.steps.values()})
 
     assert asyncio.run(program()) == 2
 

@@ -180,7 +180,8 @@ def test_another_mode_is_refused_with_the_four_named(mode):
 
 # occurrences ----------------------------------------------------------------------------------------------------------
 
-REQUEST = ("tool_call", "t", "hash")
+REQUEST = step_id("", "tool_call", "t", "hash", 0)
+ELSEWHERE = step_id("s_x", "tool_call", "t", "hash", 0)
 
 
 def occurrences(finished, still_open=(), *, mode="unsafe", after=None):
@@ -213,7 +214,7 @@ def test_finished_occurrences_are_given_out_first(finished, still_open, given_ou
     found = occurrences(finished, still_open)
 
     assert handed_out(found, *[place] * len(given_out)) == given_out
-    assert [found.give("s_x", REQUEST, None) for _ in range(2)] == [0, 1]
+    assert [found.give("s_x", ELSEWHERE, None) for _ in range(2)] == [0, 1]
 
 
 def test_a_branch_gets_the_occurrences_that_it_recorded_itself():

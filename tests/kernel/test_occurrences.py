@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Clash, Given, Occurrences
 from tests.kernel.logs import Log
 
-REQUEST = ("tool_call", "t", "hash")
-OTHER = ("tool_call", "t", "another")
+REQUEST = step_id("", "tool_call", "t", "hash", 0)
+OTHER = step_id("", "tool_call", "t", "another", 0)
 
 
 def recorded(*accounts, after=None, still_open=(), others=()):

@@ -112,7 +112,7 @@ def test_identical_concurrent_calls_are_each_a_step(state_of):
 
     assert both(lambda: asyncio.run(main())) == [49] * 10
     assert len(state_of("r").steps) == 10
-    assert sorted(step.started["occurrence"] for step in state_of("r").steps.values()) == list(range(10))
+    assert sorted(step.occurrence for step in state_of("r").steps.values()) == list(range(10))
 
 
 async def test_identical_calls_of_branches_stay_with_their_branch():

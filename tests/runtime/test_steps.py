@@ -442,7 +442,7 @@ def test_a_lost_body_halts_and_can_be_settled(home):
     for file in home.glob("bodies.db*"):
         file.unlink()
 
-    with pytest.raises(steplog.RunStopped, match="pruned") as caught, steplog.run("r"):
+    with pytest.raises(steplog.RunStopped, match="lost") as caught, steplog.run("r"):
         tool()
     resolve(FileStore(str(home)), "r", caught.value.step, how="done", result="short")
     with steplog.run("r"):

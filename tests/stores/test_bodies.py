@@ -208,9 +208,9 @@ def test_a_wrong_name_stores_nothing(bodies):
     assert not bodies.has(named(b"good")[0])
 
 
-@pytest.mark.parametrize("damage", ["chunk altered", "chunk lost", "node lost", "chunk swapped"])
+@pytest.mark.parametrize("damage", ["chunk altered", "chunk lost", "spine lost", "chunk swapped"])
 def test_an_altered_body_is_noticed(bodies, damage):
-    data = next(iter(conversation(1))) + random.Random(4).randbytes(3000)
+    data = orjson.dumps([{"text": random.Random(n).randbytes(300).hex()} for n in range(20)])
     bodies.put([named(data)])
     bodies.close()
     db = sqlite3.connect(bodies.path)
@@ -218,8 +218,8 @@ def test_an_altered_body_is_noticed(bodies, damage):
         "chunk altered": "UPDATE chunks SET data = CAST(substr(data, 1, 99) || x'00' || substr(data, 101) AS BLOB)"
         " WHERE id = 2",
         "chunk lost": "DELETE FROM chunks WHERE id = 1",
-        "node lost": "DELETE FROM nodes WHERE parent IS NULL",
-        "chunk swapped": "UPDATE nodes SET chunk = 1 WHERE chunk = 2",
+        "spine lost": "DELETE FROM spines",
+        "chunk swapped": "UPDATE bodies SET chunks = CAST(x'02' || substr(chunks, 2) AS BLOB)",
     }[damage]
     assert db.execute(statement).rowcount == 1
     db.commit()
@@ -257,7 +257,7 @@ class Scrambler:
         return self.key_id + context + bytes(byte ^ 0x5A for byte in data)
 
     def open(self, sealed, context):
-        key_id, place, data = sealed[:2], sealed[2:18], sealed[18:]
+        key_id, place, data = sealed[:2], sealed[2:10], sealed[10:]
         if key_id not in self.keys:
             raise StoreError("the key is not known")
         if place != context:

@@ -9,10 +9,13 @@ from typing import Any, NoReturn
 import click
 
 from steplog._cli.doctor import doctor
+from steplog._cli.du import du
+from steplog._cli.export import export, import_
 from steplog._cli.key import key
 from steplog._cli.ls import ls
 from steplog._cli.options import wants_json
 from steplog._cli.output import emit_json, error_facts, printable
+from steplog._cli.prune import prune
 from steplog._cli.repair import repair
 from steplog._cli.resolve import resolve
 from steplog._cli.resume import resume
@@ -97,7 +100,7 @@ def cli() -> None:
     """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
 
 
-for _verb in (run, resume, ls, show, resolve, verify, repair, doctor, key):
+for _verb in (run, resume, ls, show, resolve, verify, repair, du, prune, export, import_, doctor, key):
     cli.add_command(_verb)
 
 

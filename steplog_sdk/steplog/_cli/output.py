@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+_THOUSAND = 1000
 DEFAULT_HOME = Path(".agent")
 
 # Facts that an error already says in its message, or that mean nothing outside the process.
@@ -93,6 +94,16 @@ def error_facts(error: BaseException) -> dict[str, Any]:
         facts.setdefault("run_id", error.run_id)
         facts.setdefault("step", error.step)
     return {"error": {"type": type(error).__name__, "message": str(error), **facts}}
+
+
+def size(count: int) -> str:
+    """A number of bytes, short."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB"):
+        if amount < _THOUSAND:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _THOUSAND
+    return f"{amount:.1f} GB"
 
 
 def say(text: str) -> None:

@@ -68,12 +68,11 @@ def _tokens(usage: dict[str, Any] | None) -> str:
 def _time(ms: dict[str, Any] | None) -> str:
     if not ms:
         return ""
-    split = [
-        f"{facts.span(ms[key])} {words}"
-        for key, words in (("provider", "waiting on the provider"), ("own", "in us"))
-        if ms.get(key) is not None and ms.get("provider")
-    ]
-    return facts.span(ms.get("total")) + (f" ({', '.join(split)})" if split else "")
+    total, provider = ms.get("total"), ms.get("provider")
+    if not provider or total is None:
+        return facts.span(total)
+    own = max(0.0, total - provider)
+    return f"{facts.span(total)} ({facts.span(provider)} waiting on the provider, {facts.span(own)} in us)"
 
 
 def _parse(parse: Any) -> str:

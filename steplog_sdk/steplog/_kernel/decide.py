@@ -138,11 +138,7 @@ def _ask_the_same(state: RunState, one: str, other: str) -> bool:
     if other not in state.steps:
         # A new occurrence is given out when all recorded ones have been.
         return False
-    return _request(state.steps[one]) == _request(state.steps[other])
-
-
-def _request(step: StepState) -> tuple[str, str, str, str]:
-    return step.scope, step.kind, step.target, step.args_hash
+    return state.steps[one].request == state.steps[other].request
 
 
 def _decide(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
+from steplog._kernel.identity import step_id as identify
 from steplog._kernel.state import (
     DONE,
     FAILED,
@@ -158,15 +159,24 @@ def _started(state: RunState, event: Event) -> None:
         known.started_ts = event.ts
         _forget_outcome(known)
         known.job = data.get("job")
-    known.args_hash = data.get("args_hash", "")
     known.occurrence = data.get("occurrence", 0)
     known.account = _once(state, data.get("account", ""))
+    known.request = _request(known, data)
     known.branch = bool(data.get("branch"))
     known.module = _once(state, data.get("module"))
     request = data.get("request")
     known.streamed = isinstance(request, dict) and bool(request.get("stream"))
     state.live.add(step_id)
     state.retry.discard(step_id)
+
+
+def _request(step: StepState, data: dict[str, Any]) -> str:
+    """The id of the first of the identical submissions that a step belongs to.
+
+    A first submission is its own, and says no hash; logs of 0.1 say it always.
+    """
+    hashed = data.get("args_hash")
+    return identify(step.scope, step.kind, step.target, hashed, 0) if hashed else step.id
 
 
 def _new(state: RunState, event: Event, step_id: str) -> StepState:

@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 from steplog._kernel.fold import FINISHED, RunState, StepState
 
-Request = tuple[str, str, str]
-"""Kind, target and hash of the arguments."""
+Request = str
+"""What equal requests of one scope have in common: the step id of the first of them."""
 
 
 class Caller(NamedTuple):
@@ -139,7 +139,7 @@ class Occurrences:
 
 
 def _asked(step: StepState) -> tuple[str, Request]:
-    return step.scope, (step.kind, step.target, step.args_hash)
+    return step.scope, step.request
 
 
 def _place(step: StepState) -> _Place:

@@ -50,7 +50,7 @@ class StepState:
         start: data of its newest `step.started`, or that event's number; `started` gives the data.
         started_seq: sequence number of its first `step.started`.
         started_ts: timestamp of its newest start, for people.
-        args_hash: SHA-256 of its canonical arguments; "" where none is recorded.
+        request: what identical submissions of one scope have in common, namely the id of the first of them.
         occurrence: how many identical submissions came before it in its scope.
         branch: a thread or task that was forked off inside the run asked for it.
         streamed: the recorded request asks for a stream.
@@ -83,7 +83,7 @@ class StepState:
     start: Kept
     started_seq: int
     started_ts: str
-    args_hash: str = ""
+    request: str = ""
     occurrence: int = 0
     branch: bool = False
     streamed: bool = False

@@ -50,7 +50,7 @@ class Dispatch:
         self._left: dict[Place, dict[str, None]] = {}
         self._owed = owed_by(journal.state)
         self._occurrences = Occurrences(journal.state)
-        self._recorded: dict[tuple[str, str, str, str], list[StepState]] | None = None
+        self._recorded: dict[str, list[StepState]] | None = None
         self._names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
         self._receivers: dict[tuple[str, str, str], Any] = {}
@@ -87,22 +87,23 @@ class Dispatch:
                     # from now on a step that is missing may only be late.
                     self.branched = True
                 same = (call.kind, call.target, hashed)
+                first = step_id(place.scope, *same, 0)
                 if call.account:
-                    given = self._give_to(call, place, same, may_wait=may_wait)
+                    given = self._give_to(call, place, same, first, may_wait=may_wait)
                     if given is None:
                         return None
                     occurrence = given.number
                 else:
-                    occurrence = self._occurrences.give(place.scope, same, place.after)
-                effect = self._identify(call, place, same, occurrence)
+                    occurrence = self._occurrences.give(place.scope, first, place.after)
+                identity = step_id(place.scope, *same, occurrence) if occurrence else first
+                effect = self._identify(call, place, same, identity)
                 return effect, occurrence, self.decide(effect)
         finally:
             self._inside.discard(thread)
 
-    def _identify(self, call: Call, place: Frame, same: tuple[str, str, str], occurrence: int) -> Effect:
+    def _identify(self, call: Call, place: Frame, same: tuple[str, str, str], identity: str) -> Effect:
         if call.receiver is not None:
             self._note_receiver(same, call.receiver)
-        identity = step_id(place.scope, *same, occurrence)
         self._seen.add(identity)
         if self._left:
             self._forget_left(identity)
@@ -113,13 +114,15 @@ class Dispatch:
         """For whom a call is made, as it is recorded."""
         return self._digests.of(call.account)
 
-    def _give_to(self, call: Call, place: Frame, same: tuple[str, str, str], *, may_wait: bool) -> Given | None:
+    def _give_to(
+        self, call: Call, place: Frame, same: tuple[str, str, str], first: str, *, may_wait: bool
+    ) -> Given | None:
         changes = call.mode != "safe"
         # A model's answer to an equal request is as good an answer whoever asked for it.
         strict = changes or call.kind != "llm_call"
         waited = not (may_wait and self.patient and self.branched)
         caller = Caller(self.account(call), place.owner != owner(), strict, changes, waited)
-        given = self._occurrences.give_to(place.scope, same, place.after, caller)
+        given = self._occurrences.give_to(place.scope, first, place.after, caller)
         if given is not None and given.clash is not None:
             clash = given.clash
             steps = tuple(step_id(place.scope, *same, number) for number in clash.numbers)
@@ -164,9 +167,9 @@ class Dispatch:
             if self._recorded is None:
                 self._recorded = {}
                 for step in self._journal.state.steps.values():
-                    key = (step.scope, step.kind, step.target, step.args_hash)
-                    self._recorded.setdefault(key, []).append(step)
-            for step in self._recorded.get((place.scope, call.kind, call.target, hashed), ()):
+                    self._recorded.setdefault(step.request, []).append(step)
+            first = step_id(place.scope, call.kind, call.target, hashed, 0)
+            for step in self._recorded.get(first, ()):
                 ended = step.status in FINISHED and step.id not in self._journal.state.retry
                 if step.id not in self._seen and (ended or step.given_up is not None):
                     return step.finished or {}

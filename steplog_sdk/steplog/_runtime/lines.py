@@ -18,19 +18,10 @@ log: Final = logging.getLogger("steplog")
 
 def intent(ticket: Ticket, sink: Sink) -> bytes:
     """The data of an attempt's `step.started`."""
-    call, effect = ticket.call, ticket.effect
-    hashed, occurrence = ticket.hashed
-    data: dict[str, Any] = {
-        "kind": call.kind,
-        "target": call.target,
-        "scope": effect.scope,
-        "args_hash": hashed,
-        "occurrence": occurrence,
-        "mode": call.mode,
-        "attempt": ticket.attempt,
-        "after": effect.after,
-        "key": ticket.key,
-    }
+    call = ticket.call
+    data: dict[str, Any] = {"kind": call.kind, "target": call.target, "mode": call.mode, **_place(ticket)}
+    if call.mode != "safe":
+        data["key"] = ticket.key
     if ticket.forked:
         data["branch"] = True
     if ticket.account:
@@ -48,10 +39,27 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
     return sink.line(data)
 
 
+def _place(ticket: Ticket) -> dict[str, Any]:
+    """Where in the run an attempt is. What is as it mostly is, is not said: see docs/log-format.md."""
+    effect, (hashed, occurrence) = ticket.effect, ticket.hashed
+    place: dict[str, Any] = {}
+    if effect.scope:
+        place["scope"] = effect.scope
+    if effect.after is not None:
+        place["after"] = effect.after
+    if occurrence:
+        place |= {"occurrence": occurrence, "args_hash": hashed}
+    if ticket.attempt > 1:
+        place["attempt"] = ticket.attempt
+    return place
+
+
 def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float, sink: Sink) -> bytes:
     """The data of an attempt's `step.finished`."""
     total = time.perf_counter() - ticket.began
-    data: dict[str, Any] = {"outcome": outcome, "attempt": ticket.attempt}
+    data: dict[str, Any] = {"outcome": outcome}
+    if ticket.attempt > 1:
+        data["attempt"] = ticket.attempt
     if ticket.notes.count:
         data["progressed"] = ticket.notes.count
         sink.redacted += ticket.notes.redacted
@@ -63,7 +71,7 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     data.update(sink.detail(rest))
     if outcome == "done":
         data.pop("final", None)
-    data["ms"] = {"total": ms(total), "provider": ms(waited), "own": ms(max(0.0, total - waited))}
+    data["ms"] = {"total": ms(total), "provider": ms(waited)} if waited else {"total": ms(total)}
     return sink.line(data)
 
 

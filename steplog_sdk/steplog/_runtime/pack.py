@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # Lines stay short enough to read; a page is also what the file system moves anyway.
 INLINE_LIMIT: Final = 4096
 
+# Of model calls, requests and responses resemble those before them, with which they are compressed in the body store.
+BODY_LIMIT: Final = 768
+
 
 # What a value that its type calls secret begins with.
 _MARKED: Final = orjson.dumps({MARK: KIND})[:-1]
@@ -49,15 +52,17 @@ NOTHING: Final = Redactor(())
 class Sink:
     """Collects what one event puts into the body store, and takes secrets out of everything that it writes.
 
-    `name` is the body store's own: the name under which bytes are put there.
+    `name` is the body store's own: the name under which bytes are put there. Raw bodies above `limit` go there, values
+    above 4 KiB.
 
     What stands in the line is redacted once, as part of the whole line; what goes to the body store, by itself.
     """
 
-    __slots__ = ("_inline", "_name", "_redactor", "bodies", "redacted")
+    __slots__ = ("_inline", "_limit", "_name", "_redactor", "bodies", "redacted")
 
-    def __init__(self, redactor: Redactor, name: Callable[[bytes], str] = sha256_name) -> None:
+    def __init__(self, redactor: Redactor, name: Callable[[bytes], str] = sha256_name, limit: int = BODY_LIMIT) -> None:
         self._redactor = redactor
+        self._limit = limit
         self._name = name
         self._inline: list[bytes] = []
         self.bodies: list[tuple[str, bytes]] = []
@@ -114,7 +119,7 @@ class Sink:
         line = build(self)
         if not self.redacted or getattr(bodies, "cipher", None) is None:
             return line
-        whole = Sink(NOTHING, self._name)
+        whole = Sink(NOTHING, self._name, self._limit)
         data = build(whole)
         whole.bodies.append((self._name(data), data))
         self.bodies += whole.bodies
@@ -132,7 +137,7 @@ class Sink:
         return cleaned
 
     def _form(self, data: bytes) -> dict[str, Any]:
-        if len(data) > INLINE_LIMIT:
+        if len(data) > self._limit:
             data = self._clean(data)
             return {"body": self._store(data), "size": len(data)}
         form = inline_form(data)

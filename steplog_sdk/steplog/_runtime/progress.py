@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel import events as ev
-from steplog._runtime.pack import Sink
+from steplog._runtime.pack import INLINE_LIMIT, Sink
 from steplog.errors import EncodeError, LeaseLost, LogFailed, StoreError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Notes:
         if ticket.finished or ticket.recorder.closed:
             return None
         recorder = ticket.recorder
-        sink = Sink(recorder.redactor, recorder.journal.store.bodies.name)
+        sink = Sink(recorder.redactor, recorder.journal.store.bodies.name, INLINE_LIMIT)
         line = sink.event(
             lambda into: into.line({"attempt": ticket.attempt, **into.detail(data)}), recorder.journal.store.bodies
         )

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from steplog.stores.base import Cipher
 
 BLOCK: Final = 32
-ID_SIZE: Final = 5
 _WINDOW: Final = 64 << 10
-_LEVEL: Final = 9
+_LOW: Final = 0x7F
+_MORE: Final = 0x80
+_MOST_CHUNKS: Final = 1 << 60
+_LEVEL: Final = 6
 
 
-def pack(raw: bytes, before: bytes, cipher: Cipher | None, context: bytes) -> bytes:
+def pack(raw: bytes, before: bytes, cipher: Cipher | None, chunk: int) -> bytes:
     """The stored form of a chunk, given what comes before it in its block; random bytes grow by a few bytes."""
     import zstandard as zstd
 
@@ -35,10 +37,10 @@ def pack(raw: bytes, before: bytes, cipher: Cipher | None, context: bytes) -> by
         _LEVEL, source_size=len(raw), dict_size=len(window), format=zstd.FORMAT_ZSTD1_MAGICLESS
     )
     packed = zstd.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(raw)
-    return packed if cipher is None else cipher.seal(packed, context)
+    return packed if cipher is None else cipher.seal(packed, _place(chunk))
 
 
-def unpack(stored: bytes, before: bytes, cipher: Cipher | None, context: bytes) -> bytes:
+def unpack(stored: bytes, before: bytes, cipher: Cipher | None, chunk: int) -> bytes:
     """The chunk; empty where what is stored is damaged, so that the body that needs it fails its hash."""
     import zstandard as zstd
 
@@ -46,7 +48,7 @@ def unpack(stored: bytes, before: bytes, cipher: Cipher | None, context: bytes) 
     dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
     unpacker = zstd.ZstdDecompressor(dict_data=dictionary, format=zstd.FORMAT_ZSTD1_MAGICLESS)
     try:
-        packed = stored if cipher is None else cipher.open(stored, context)
+        packed = stored if cipher is None else cipher.open(stored, _place(chunk))
         return unpacker.decompress(packed, max_output_size=MOST)
     except (zstd.ZstdError, Corrupt):
         return b""
@@ -59,26 +61,69 @@ def read_block(db: sqlite3.Connection, number: int, cipher: Cipher | None, path:
         KeyMissing: a chunk is encrypted, with a key that is not at hand.
     """
     first = number * BLOCK
-    statement = "SELECT id, hash, data, key_id FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id"
+    statement = "SELECT id, data, key_id FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id"
     raw: dict[int, bytes] = {}
     before = b""
-    for chunk, context, stored, key_id in db.execute(statement, (first, first + BLOCK - 1)).fetchall():
+    for chunk, stored, key_id in db.execute(statement, (first, first + BLOCK - 1)).fetchall():
         if key_id is not None and cipher is None:
             raise missing(key_id, path=path)
-        raw[chunk] = unpack(stored, before, cipher if key_id is not None else None, context)
+        raw[chunk] = unpack(stored, before, cipher if key_id is not None else None, chunk)
         before += raw[chunk]
     return raw
 
 
-def chunks_of(db: sqlite3.Connection, links: Iterable[int]) -> Iterator[int]:
-    """The ids of the chunks that links stand for: a chunk's own, or, where negative, those of a tail."""
-    for link in links:
-        if link > 0:
-            yield link
-            continue
-        row = db.execute("SELECT chunks FROM tails WHERE id = ?", (-link,)).fetchone()
-        listed = row[0] if row else b""
-        yield from (int.from_bytes(listed[at : at + ID_SIZE], "big") for at in range(0, len(listed), ID_SIZE))
+def _place(chunk: int) -> bytes:
+    """What a sealed chunk is bound to, so that it opens nowhere else."""
+    return chunk.to_bytes(8, "big")
+
+
+_BODY: Final = """
+    WITH RECURSIVE
+        body AS (SELECT spine, chunks, tail FROM bodies WHERE sha256 = ?),
+        chain (depth, id, parent, chunks) AS (
+            SELECT 0, id, parent, chunks FROM spines WHERE id = (SELECT spine FROM body)
+            UNION ALL SELECT depth + 1, spines.id, spines.parent, spines.chunks
+            FROM chain JOIN spines ON spines.id = chain.parent WHERE spines.id < chain.id
+        )
+    SELECT depth, chunks FROM chain
+    UNION ALL SELECT -1, chunks FROM body
+    UNION ALL SELECT -2, chunks FROM tails WHERE id = (SELECT tail FROM body)
+    ORDER BY 1 DESC
+"""
+
+
+def chunks_of(db: sqlite3.Connection, sha256: bytes) -> list[int]:
+    """The ids of the chunks of a body, in order."""
+    return [chunk for _, listed in db.execute(_BODY, (sha256,)) for chunk in decode_ids(listed)]
+
+
+def encode_ids(chunks: Iterable[int]) -> bytes:
+    """A list of ids, each as its distance from the one before: mostly one byte."""
+    out = bytearray()
+    before = 0
+    for chunk in chunks:
+        step = chunk - before
+        number = step << 1 if step >= 0 else (-step << 1) - 1
+        while number > _LOW:
+            out.append(number & _LOW | _MORE)
+            number >>= 7
+        out.append(number)
+        before = chunk
+    return bytes(out)
+
+
+def decode_ids(listed: bytes) -> Iterator[int]:
+    """The ids of such a list; of a damaged one whatever it gives, at most up to the first that no chunk can have."""
+    number = shift = chunk = 0
+    for byte in bytes(listed):
+        number |= (byte & _LOW) << shift
+        shift += 7
+        if byte < _MORE:
+            chunk += -((number + 1) >> 1) if number & 1 else number >> 1
+            if not 0 < chunk < _MOST_CHUNKS:
+                return
+            yield chunk
+            number = shift = 0
 
 
 def join(db: sqlite3.Connection, chunks: Iterable[int], cipher: Cipher | None, path: str) -> bytes:

@@ -1,10 +1,11 @@
 """Large values, stored once: a SQLite file that all runs of one home share.
 
-    nodes     prefixes of bodies (see `chunks.py`), each naming the prefix that it extends and the chunk that it adds,
-              so that a conversation sent again with one message more stores one message
-              (or a tail: the negative id of a list of chunks in `tails`)
-    chunks    the distinct pieces (see `blocks.py`)
-    bodies    which prefixes are whole bodies, the day on which each was put last, and `seen`, for pruning
+    chunks    the distinct pieces of all bodies (see `chunks.py` and `blocks.py`); `hashes` finds one by its content
+    spines    prefixes of bodies, sixteen chunks at a time, each naming the one that it extends: a conversation that is
+              sent again with one message more finds the longest that is stored, and adds what is new
+    tails     lists of chunks that were known before: what stands behind the messages of a request, such as its tools,
+              stands behind those of the next one too
+    bodies    a spine, the chunks behind it, a tail; the day on which each was put last, and `seen`, for pruning
     prunes    when bodies were pruned; `pruned` says which
 
 A body may be pruned once nothing that is kept needs it. That a writer finds a body present, and appends the line that
@@ -24,7 +25,7 @@ from hashlib import sha256 as sha256_of
 from typing import TYPE_CHECKING, Final
 
 from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError
-from steplog.stores.blocks import BLOCK, ID_SIZE, chunks_of, join, pack, read_block
+from steplog.stores.blocks import BLOCK, chunks_of, encode_ids, join, pack, read_block
 from steplog.stores.chunks import Prefix, prefixes
 from steplog.stores.database import BUSY_SECONDS, Database
 from steplog.stores.fs import FS, make_dirs, open_or_create
@@ -33,20 +34,17 @@ if TYPE_CHECKING:
     import sqlite3
 
     from steplog.stores.base import Cipher
+    from steplog.stores.upkeep import BodyCheck
 
 SECONDS_A_DAY: Final = 86_400
 _PATIENCE: Final = 0.001
 
-# Bounds what a tail takes where all of a growing body is known, as when somebody says the same again and again.
-_TAIL: Final = 64
+_SPINE: Final = 16
 
-_CHAIN: Final = """
-    WITH RECURSIVE chain (parent, chunk) AS (
-        SELECT parent, chunk FROM nodes WHERE key = ?
-        UNION ALL SELECT nodes.parent, nodes.chunk FROM chain JOIN nodes ON nodes.key = chain.parent
-    )
-    SELECT chunk FROM chain
-"""
+# A shorter tail is said where it stands. A longer one is cut off: where all of a growing body is known, as when
+# somebody says the same again and again, it would grow with it.
+_TAIL: Final = range(4, 65)
+
 _FRESH: Final = """
     SELECT 1 FROM bodies WHERE sha256 = ? AND day = ? AND seen = (SELECT coalesce(max(id), 0) FROM prunes)
 """
@@ -138,9 +136,7 @@ class SqliteBodies:
             db = self.database.connect() if self.database.exists() else None
             if db is None or not self._has(db, sha256):
                 raise self._missing(db, sha256)
-            key = bytes.fromhex(sha256)[:16]
-            links = [link for (link,) in db.execute(_CHAIN, (key,))]
-            data = join(db, chunks_of(db, reversed(links)), self.cipher, self.path)
+            data = join(db, chunks_of(db, bytes.fromhex(sha256)), self.cipher, self.path)
         digest = sha256_of(data).digest()
         if digest.hex() != sha256 and (self.cipher is None or bytes.fromhex(sha256) not in self.cipher.names(digest)):
             raise Corrupt(
@@ -204,6 +200,16 @@ class SqliteBodies:
             pruned=day,
         )
 
+    def check(self) -> BodyCheck:
+        """Read everything that is stored and tell what is wrong with it."""
+        from steplog.stores.upkeep import check
+
+        return check(self)
+
+    def forget(self) -> None:
+        """Forget what is remembered of the last block, because it was rewritten."""
+        self._recent = (0, b"")
+
     def _notice_others(self, db: sqlite3.Connection) -> None:
         """Forget what another connection may have changed: after a prune the last block may hold something else."""
         (version,) = db.execute("PRAGMA data_version").fetchone()
@@ -212,66 +218,59 @@ class SqliteBodies:
 
     def _checked(self, name: str, data: bytes) -> list[Prefix]:
         found, digest = prefixes(data)
-        right = self._keyed(bytes.fromhex(digest)).hex()
-        if right != name:
-            raise InvalidArgument(
-                f"a body of {len(data)} bytes was named {name} but hashes to {right}. Nothing was stored."
-            )
+        plain = bytes.fromhex(digest)
+        # Another than its newest name is that of a run that was recorded under an earlier key, and is imported.
+        if name != self._keyed(plain).hex() and (self.cipher is None or _raw(name) not in self.cipher.names(plain)):
+            message = f"a body of {len(data)} bytes was named {name} but hashes to {digest}. Nothing was stored."
+            raise InvalidArgument(message)
         return found
 
     def _add(self, db: sqlite3.Connection, name: str, data: bytes, found: list[Prefix], today: int) -> None:
-        """Store the part of a body behind its longest stored prefix.
+        """Store what a body has behind its longest stored spine.
 
-        It is found by halving: a stored prefix has its shorter ones stored too, but for those that end inside a tail
-        (see `_links`), where a shorter one may be found. That costs some space and nothing else.
+        It is found by halving: a stored spine has all its shorter ones stored too.
         """
-        low, high = 0, len(found)
+        parent, low, high = 0, 0, len(found) // _SPINE
         while low < high:
-            middle = (low + high) // 2
-            if db.execute("SELECT 1 FROM nodes WHERE key = ?", (self._node(found[middle]),)).fetchone():
-                low = middle + 1
+            middle = (low + high + 1) // 2
+            row = db.execute("SELECT id FROM spines WHERE key = ?", (self._spine(found, middle),)).fetchone()
+            if row is None:
+                high = middle - 1
             else:
-                high = middle
-        parent = self._node(found[low - 1]) if low else None
-        for prefix, chunk in self._links(db, data, found[low:]):
-            key = self._node(prefix)
-            db.execute("INSERT OR IGNORE INTO nodes VALUES (?, ?, ?)", (key, parent, chunk))
-            parent = key
-        statement = "INSERT INTO bodies VALUES (?, ?, ?, (SELECT coalesce(max(id), 0) FROM prunes))"
-        db.execute(statement, (bytes.fromhex(name), len(data), today))
-        db.execute("DELETE FROM pruned WHERE sha256 = ?", (bytes.fromhex(name)[:16],))
+                parent, low = row[0], middle
+        chunks, tail = self._add_chunks(db, data, found[low * _SPINE :])
+        while len(chunks) >= _SPINE:
+            low += 1
+            row = (self._spine(found, low), parent, encode_ids(chunks[:_SPINE]))
+            parent = _inserted(db.execute("INSERT INTO spines (key, parent, chunks) VALUES (?, ?, ?)", row))
+            del chunks[:_SPINE]
+        key = bytes.fromhex(name)
+        statement = "INSERT INTO bodies VALUES (?, ?, ?, (SELECT coalesce(max(id), 0) FROM prunes), ?, ?, ?)"
+        db.execute(statement, (key, len(data), today, parent, encode_ids(chunks), tail))
+        db.execute("DELETE FROM pruned WHERE sha256 = ?", (key[:16],))
 
-    def _links(self, db: sqlite3.Connection, data: bytes, found: list[Prefix]) -> list[tuple[Prefix, int]]:
-        """The chunks that extend a stored prefix, each with the prefix that it ends.
+    def _spine(self, found: list[Prefix], number: int) -> bytes:
+        return self._keyed(found[number * _SPINE - 1].digest)[:16]
 
-        Known chunks at the end become one link, the negative id of their list: what stands behind the messages of a
-        request, such as its tools, stands behind those of the next request too.
-        """
+    def _add_chunks(self, db: sqlite3.Connection, data: bytes, found: list[Prefix]) -> tuple[list[int], int]:
+        """Store pieces that are not yet there; return the ids of all, but for a tail, and the id of that."""
         chunks, new = [], 0
         for number, prefix in enumerate(found, 1):
             chunk, added = self._add_chunk(db, data[prefix.start : prefix.stop])
             chunks.append(chunk)
             new = number if added else new
-        start = max(new, len(chunks) - _TAIL)
-        links = list(zip(found, chunks, strict=True))
-        if len(chunks) - start > 1:
-            links[start:] = [(found[-1], -self._add_tail(db, chunks[start:]))]
-        return links
-
-    @staticmethod
-    def _add_tail(db: sqlite3.Connection, chunks: list[int]) -> int:
-        listed = b"".join(chunk.to_bytes(ID_SIZE, "big") for chunk in chunks)
+        start = max(new, len(chunks) - _TAIL.stop + 1)
+        if len(chunks) - start < _TAIL.start:
+            return chunks, 0
+        listed = encode_ids(chunks[start:])
         row = db.execute("SELECT id FROM tails WHERE chunks = ?", (listed,)).fetchone()
-        if row is None:
-            row = (db.execute("INSERT INTO tails (chunks) VALUES (?)", (listed,)).lastrowid,)
-        return int(row[0])
-
-    def _node(self, prefix: Prefix) -> bytes:
-        return self._keyed(prefix.digest)[:16]
+        if row is not None:
+            return chunks[:start], int(row[0])
+        return chunks[:start], _inserted(db.execute("INSERT INTO tails (chunks) VALUES (?)", (listed,)))
 
     def _add_chunk(self, db: sqlite3.Connection, raw: bytes) -> tuple[int, bool]:
         key = self._keyed(sha256_of(raw).digest())[:16]
-        row = db.execute("SELECT id FROM chunks WHERE hash = ?", (key,)).fetchone()
+        row = db.execute("SELECT chunk FROM hashes WHERE hash = ?", (key,)).fetchone()
         if row is not None:
             return int(row[0]), False
         key_id = None if self.cipher is None else self.cipher.key_id
@@ -279,8 +278,8 @@ class SqliteBodies:
         # What is encrypted shares no block with what is not, or is under another key: each block is read by one key.
         chunk = last + 1 if last_key == key_id else (last // BLOCK + 1) * BLOCK
         before = self._block_before(db, chunk, last)
-        stored = pack(raw, before, self.cipher, key)
-        db.execute("INSERT INTO chunks VALUES (?, ?, ?, ?)", (chunk, key, stored, key_id))
+        db.execute("INSERT INTO chunks VALUES (?, ?, ?)", (chunk, pack(raw, before, self.cipher, chunk), key_id))
+        db.execute("INSERT INTO hashes VALUES (?, ?)", (key, chunk))
         self._recent = (chunk, before + raw)
         return int(chunk), True
 
@@ -353,6 +352,10 @@ class _Window:
             self._fd, _ = open_or_create(fs, self._path, os.O_RDWR)
             self._pid, self._inside = os.getpid(), 0
         return fs.flock(self._fd, shared=shared)
+
+
+def _inserted(cursor: sqlite3.Cursor) -> int:
+    return cursor.lastrowid or 0
 
 
 def _raw(sha256: str) -> bytes:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from steplog.errors import Corrupt, StoreError, UnsupportedFormat
+from steplog.stores.blocks import encode_ids
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, make_dirs, open_or_create
 
@@ -30,18 +31,28 @@ BUSY_SECONDS: Final = 30.0
 _SMALL: Final = 16 << 10
 
 _TABLES: Final = (
-    "CREATE TABLE chunks (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
-    "CREATE TABLE nodes (key BLOB PRIMARY KEY, parent BLOB, chunk INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE bodies (sha256 BLOB PRIMARY KEY, size INT NOT NULL, day INT NOT NULL) WITHOUT ROWID",
-)
-# Adding columns and tables is done in an instant, however large the file of an earlier release is.
-_SINCE_2: Final = (
-    "ALTER TABLE chunks ADD COLUMN key_id BLOB",
-    "ALTER TABLE bodies ADD COLUMN seen INT NOT NULL DEFAULT 0",
+    "CREATE TABLE chunks (id INTEGER PRIMARY KEY, data BLOB NOT NULL, key_id BLOB)",
+    "CREATE TABLE hashes (hash BLOB PRIMARY KEY, chunk INT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE spines (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, parent INT NOT NULL, chunks BLOB NOT NULL)",
     "CREATE TABLE tails (id INTEGER PRIMARY KEY, chunks BLOB NOT NULL UNIQUE)",
-    "CREATE TABLE prunes (id INTEGER PRIMARY KEY, day INT NOT NULL, before INT NOT NULL)",
+    """CREATE TABLE bodies (
+        sha256 BLOB PRIMARY KEY, size INT NOT NULL, day INT NOT NULL, seen INT NOT NULL,
+        spine INT NOT NULL, chunks BLOB NOT NULL, tail INT NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE TABLE prunes (id INTEGER PRIMARY KEY, day INT NOT NULL)",
     "CREATE TABLE pruned (sha256 BLOB PRIMARY KEY, prune INT NOT NULL) WITHOUT ROWID",
 )
+
+
+_OF_1: Final = ("chunks", "nodes", "bodies")
+_CHAIN_OF_1: Final = """
+    WITH RECURSIVE chain (depth, parent, chunk) AS (
+        SELECT 0, parent, chunk FROM old_nodes WHERE key = ?
+        UNION ALL SELECT depth + 1, old_nodes.parent, old_nodes.chunk FROM chain
+        JOIN old_nodes ON old_nodes.key = chain.parent
+    )
+    SELECT chunk FROM chain ORDER BY depth DESC
+"""
 
 
 class Database:
@@ -144,14 +155,21 @@ class Database:
     def _upgrade(db: sqlite3.Connection) -> int:
         (version,) = db.execute("PRAGMA user_version").fetchone()  # again, now that nobody else can do the same
         if version < VERSION:
-            for statement in (() if version else _TABLES) + _SINCE_2:
+            if version:
+                for table in _OF_1:
+                    db.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+            for statement in _TABLES:
                 db.execute(statement)
+            if version:
+                _convert(db)
+                for table in _OF_1:
+                    db.execute(f"DROP TABLE old_{table}")
             db.execute(f"PRAGMA user_version = {VERSION}")
         return int(version)
 
     @contextmanager
-    def transaction(self, db: sqlite3.Connection, *, sync: bool) -> Iterator[None]:
-        """Write all or nothing; with `sync`, on the medium when this returns."""
+    def transaction(self, db: sqlite3.Connection, *, sync: bool, undo: bool = False) -> Iterator[None]:
+        """Write all or nothing; with `sync`, on the medium when this returns; with `undo`, nothing after all."""
         level = ("EXTRA" if self.whole else "FULL") if sync and self.durable else "NORMAL"
         if level != self._synchronous:
             db.execute(f"PRAGMA synchronous = {level}")
@@ -159,7 +177,7 @@ class Database:
         db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            db.execute("COMMIT")
+            db.execute("ROLLBACK" if undo else "COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
@@ -208,6 +226,15 @@ class Database:
         db, self.connection = self.connection, None
         if db is not None:
             db.close()
+
+
+def _convert(db: sqlite3.Connection) -> None:
+    """Take over the tables of the first format, in which every prefix was a row of its own."""
+    db.execute("INSERT INTO chunks SELECT id, data, NULL FROM old_chunks")
+    db.execute("INSERT INTO hashes SELECT hash, id FROM old_chunks")
+    for sha256, size, day in db.execute("SELECT sha256, size, day FROM old_bodies").fetchall():
+        chunks = encode_ids(chunk for (chunk,) in db.execute(_CHAIN_OF_1, (sha256[:16],)))
+        db.execute("INSERT INTO bodies VALUES (?, ?, ?, 0, 0, ?, 0)", (sha256, size, day, chunks))
 
 
 _live: weakref.WeakSet[Database] = weakref.WeakSet()

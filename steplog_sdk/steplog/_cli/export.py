@@ -1,0 +1,66 @@
+"""`steplog export` and `steplog import`: a run in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from steplog._cli.contents import references
+from steplog._cli.lookup import find_run, store_at
+from steplog._cli.options import common
+from steplog._cli.output import command, console, emit_json, printable, size
+from steplog._kernel.events import Event
+
+
+def _names(event: Event) -> list[str]:
+    return list(references(event.data))
+
+
+@click.command("export", short_help="Write a run to one file.")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to.  [default: RUN.steplog]"
+)
+@common
+def export(run: str, output: Path | None, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Write RUN to one file: its log as it is, and every body that it names.
+
+    `steplog import FILE` takes it into another home, where it can be looked at, replayed and resumed. The file can be
+    read by its owner only, and is not encrypted, whatever the home is. A run that is under way is written as far as
+    it is.
+    """
+    from steplog.stores.archive import export_run
+
+    found = find_run(run, home)
+    target = output or Path(f"{found.run_id}.steplog")
+    written = export_run(found.store, found.run_id, str(target), _names)
+    if as_json:
+        emit_json({"file": str(target), **written._asdict()})
+        return
+    lines = console()
+    lines.print(f"{target}: {written.events} events, {written.bodies} bodies, {size(written.size)}")
+    if written.missing:
+        lines.print(f"  {len(written.missing)} bodies that it names are gone; their steps cannot be replayed")
+
+
+@click.command("import", short_help="Take a run from such a file.")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@common
+def import_(file: Path, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Take a run that `steplog export` has written to FILE into this home, under its own id.
+
+    Everything in it is verified first. A run of that id is never replaced. Resume it in one place only: what the one
+    does after the export, the other does not know of.
+    """
+    from steplog.stores.archive import import_run
+
+    done = import_run(store_at(home), str(file), _names)
+    facts: dict[str, Any] = {"new": done.new, **done.archived._asdict()}
+    if as_json:
+        emit_json(facts)
+        return
+    run_id, what = printable(done.archived.run_id), "imported" if done.new else "already there:"
+    console().print(f"{what} run {run_id}: {done.archived.events} events, {done.archived.bodies} bodies")
+    console().print(f"  {command('show', done.archived.run_id)}")

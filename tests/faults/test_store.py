@@ -153,9 +153,36 @@ def test_a_failing_disk_poisons_at_a_write_too(homes):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_any_call_may_fail(homes, code, persistent):
     """Whatever call of a whole run fails, the error is typed and the log keeps its invariants."""
+    any_call_fails(homes, code, persistent, "durable")
+
+
+OTHER_CODES = (
+    "EMFILE",
+    "ENFILE",
+    "EROFS",
+    "EFBIG",
+    "EDQUOT",
+    "EPERM",
+    "ENOMEM",
+    "ESTALE",
+    "EBUSY",
+    "ETIMEDOUT",
+    "ELOOP",
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("level", ["process", "interval", "durable", "durable-full"])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("name", [*OTHER_CODES, "EIO", "ENOSPC", "EACCES"])
+def test_any_call_may_fail_with_any_error_at_any_level(homes, name, persistent, level):
+    any_call_fails(homes, getattr(errno, name), persistent, level)
+
+
+def any_call_fails(homes, code, persistent, level):
     for nth in repetitions():
         fs = FaultyFS()
-        scenario = Scenario(next(homes), fs)
+        scenario = Scenario(next(homes), fs, durability=level)
         fs.fail(nth=nth, errno=code, persistent=persistent)
         scenario.run(BATCHES[:3])
         if not fs.fired:
@@ -163,7 +190,30 @@ def test_any_call_may_fail(homes, code, persistent):
         assert scenario.errors
         Path(scenario.store.path_of("r")).parent.mkdir(parents=True, exist_ok=True)
         scenario.check()
-    assert nth > 30
+    assert nth > 20
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE])
+@pytest.mark.parametrize("action", ["read", "runs", "holder", "examine"])
+def test_any_call_of_a_reader_may_fail(tmp_path, action, code):
+    """A reader that cannot read says so; it never takes a log that it cannot reach for one that is not there."""
+    writer = FileStore(tmp_path).open("r")
+    fill(writer, Chain("r"), 3)
+    writer.close()
+    for nth in repetitions():
+        fs = FaultyFS()
+        store = FileStore(tmp_path, fs=fs)
+        fs.fail(nth=nth, errno=code)
+        arguments = () if action == "runs" else ("r",)
+        try:
+            getattr(store, action)(*arguments)
+        except StoreError as error:
+            failed = error
+        else:
+            assert not fs.fired, f"call {nth} failed in silence: {fs.calls[-1]}"
+            break
+        assert failed.errno == code
+    assert nth > 1
 
 
 APPEND = """
@@ -181,16 +231,27 @@ while True:
 """
 
 
+@pytest.mark.nightly
+def test_two_hundred_kills_lose_nothing_acknowledged(tmp_path):
+    kill_again_and_again(tmp_path, 1_000_000, 1, "process", 200)
+
+
 @pytest.mark.parametrize(
     "size, batch, durability",
     [(10, 1, "process"), (1000, 3, "durable"), (1_000_000, 1, "process"), (500_000, 8, "process")],
 )
 def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path, size, batch, durability):
     """SIGKILL at random moments, again and again on one run, which grows from life to life."""
+    kill_again_and_again(tmp_path, size, batch, durability, 6 if size < 10_000 else 3)
+
+
+def kill_again_and_again(tmp_path, size, batch, durability, rounds):
     pick = random.Random(size)
     store = FileStore(tmp_path / "home")
     command = [sys.executable, "-c", APPEND, store.home, str(size), str(batch), durability]
-    for _ in range(6 if size < 10_000 else 3):
+    for number in range(rounds):
+        if number % 20 == 19:
+            shutil.rmtree(store.home)  # or reading it would take most of the time
         before = len(store.read("r").events) if store.runs() else 0
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
             first = process.stdout.readline()

@@ -128,6 +128,20 @@ def test_a_failing_disk_is_never_asked_twice(which, tmp_path, where):
     case.check()
 
 
+@pytest.mark.parametrize(
+    "call, which", [("write", "{}+2"), ("pwrite64", "{}+2"), ("openat", "{}"), ("fdatasync", "{}")]
+)
+def test_an_interrupted_call_is_made_again(call, which, tmp_path, where):
+    """Python does so for every call of the log. SQLite takes an interrupted sync for one that has failed."""
+    case = Case(tmp_path / "case")
+    when = which.format(where("" if "+" in which else LOG)[call][0])
+    options = ("-o", str(tmp_path / "trace"), "-e", f"trace={call}", "-e", f"inject={call}:error=EINTR:when={when}")
+    assert traced(MODULE, case.folder, *options).returncode == 0
+    assert json.loads((case.folder / "outcome").read_text()) == {"answer": ANSWER}
+    assert Counter(case.ledger()).most_common(1)[0][1] == 1
+    assert "(INJECTED)" in (tmp_path / "trace").read_text()
+
+
 @pytest.mark.parametrize("code", ["ENOSPC", "EFBIG"])
 def test_a_full_disk_halts_the_run_before_the_effect(code, tmp_path, where):
     case = Case(tmp_path / "case")

@@ -133,8 +133,22 @@ def test_every_fault_that_was_found_has_a_command_that_reproduces_it():
         assert how
         file, test = re.fullmatch(r"`pytest (?:-m nightly )?(tests/[\w/]+\.py)::(\w+)`", command).groups()
         node = functions_of(file)[test]
-        marked = "pytest.mark.nightly" in {ast.unparse(decorator) for decorator in node.decorator_list}
+        marked = is_nightly(node)
         assert (where, "-m nightly" in command) == (("nightly", True) if marked else ("every run", False)), command
+
+
+def test_every_accident_names_tests_that_run_when_it_says():
+    for accident, must_hold, every_run, nightly in rows(FAULTS[FAULTS.index("| accident |") :]):
+        assert accident
+        assert must_hold
+        assert "`tests/" in every_run
+        for cell, wanted in ((every_run, False), (nightly, True)):
+            for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", cell):
+                assert is_nightly(functions_of(file)[test]) == wanted, f"{file}::{test}"
+
+
+def is_nightly(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return "pytest.mark.nightly" in {ast.unparse(decorator) for decorator in node.decorator_list}
 
 
 def functions_of(file: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -19,9 +19,9 @@ from steplog_interceptors._exchange import Exchange
 Piece = tuple[bytes, list[int] | None]
 
 
-def body_form(number: int, rest: bytes, *, pieces: bool) -> Any:
+def body_form(number: int, rest: plugins.Body, *, pieces: bool) -> Any:
     """The body of exchange `number`, whose last bytes are `rest`."""
-    return {"progressed": number, "rest": plugins.Body(rest)} if pieces else plugins.Body(rest)
+    return {"progressed": number, "rest": rest} if pieces else rest
 
 
 def chunks_of(recorded: plugins.Recorded, exchange: Exchange) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ from typing import Any, Final
 from steplog import plugins
 from steplog.plugins import Body
 from steplog_interceptors._call import LogicalCall
+from steplog_interceptors._encoding import inflater
 from steplog_interceptors._exchange import Exchange, failure
 from steplog_interceptors._pieces import Piece, body_form
 from steplog_interceptors._terminal import EndMark
@@ -42,9 +43,8 @@ _LARGEST_PIECE: Final = 1 << 20
 _MOST_HELD: Final = 8 << 20
 # The lengths of so many chunks fit into a line of the log with ease.
 _MOST_CHUNKS: Final = 1 << 14
-# Longer than any secret that is looked for: so much is held back, so that none is cut in two and missed. The events of
-# a stream are taken whole instead.
-_HELD_BACK: Final = 4096
+# Longer than any secret that is looked for: so much of what was written down is looked at again with what follows.
+_BEFORE: Final = 8192
 
 
 class StreamRecord:
@@ -78,7 +78,9 @@ class StreamRecord:
         # The marks are those of model providers; what another service writes into its events is no end.
         self._mark = EndMark(headers.get("content-type", "") if call.kind == "llm_call" else "", encoding)
         self._plain = encoding.strip().lower() in ("", "identity")
-        self._events = self._plain and "event-stream" in headers.get("content-type", "").lower()
+        self._events = "event-stream" in headers.get("content-type", "").lower()
+        self._decode = None if self._plain else inflater(encoding)
+        self._before = b""
         # A job goes on when its stream breaks off, so only its own word is its end.
         self._of_job = call.attaches and "event-stream" in headers.get("content-type", "").lower()
         self.broken: Callable[[str], Exception] = EOFError
@@ -145,7 +147,7 @@ class StreamRecord:
             return
         head = {} if self._pieces else {"head": self._exchange}
         self._pieces += 1
-        ticket.notes.put({"exchange": self._number, "body": Body(data), "chunks": lengths, **head})
+        ticket.notes.put({"exchange": self._number, "body": self._body(data), "chunks": lengths, **head})
 
     def _collect(self, *, everything: bool) -> Piece:
         """Take what can be written down, and the lengths of the chunks that end in it."""
@@ -171,10 +173,21 @@ class StreamRecord:
 
     def _cut(self, data: bytes) -> int:
         if not self._plain:
-            return len(data)
-        if not self._events:
-            return max(0, len(data) - _HELD_BACK)
-        return max(_behind(data, blank) for blank in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+            # What compressed bytes say shows at their end only; so they are held back as long as memory allows.
+            return len(data) if len(data) > _MOST_HELD else 0
+        return plugins.safe_cut(data, events=self._events)
+
+    def _body(self, data: bytes) -> Body:
+        """Bytes that are about to be written down, with all that is needed to look for secrets in them."""
+        plain = None
+        if self._decode is not None:
+            try:
+                plain = self._decode(data)
+            except Exception as error:  # noqa: BLE001 - whatever a decoder raises at bytes that are not what they claim
+                plugins.log.debug("a body could not be decoded: %r", error)
+                self._decode = None
+        before, self._before = self._before, (self._before + (data if plain is None else plain))[-_BEFORE:]
+        return Body(data, plain, before, self._events)
 
     @property
     def behind(self) -> bool:
@@ -253,7 +266,7 @@ class StreamRecord:
     def _detail(self, end: str, error: Exception | None = None, *, failed: bool = False) -> dict[str, Any]:
         rest, lengths = self._collect(everything=True)
         exchange = dict(self._exchange)
-        exchange["body"] = body_form(self._number, rest, pieces=self._pieces > 0)
+        exchange["body"] = body_form(self._number, self._body(rest), pieces=self._pieces > 0)
         exchange["chunks"] = lengths
         exchange["end"] = end
         if error is not None:
@@ -299,12 +312,6 @@ class StreamRecord:
                 return None
             self.over = True
             return self._detail(self._dropped_as or "abandoned")
-
-
-def _behind(data: bytes, mark: bytes) -> int:
-    """Where the bytes behind the last `mark` begin; 0 where there is none."""
-    found = data.rfind(mark)
-    return 0 if found < 0 else found + len(mark)
 
 
 def blame(call: LogicalCall) -> None:

@@ -27,6 +27,7 @@ What there is, from the least work to the most:
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
     collecting                whether nothing may be written, because the garbage collector is at work
     aside                     whether code runs beside the program's course, as a log formatter or a signal handler
+    safe_cut                  how much of a stream may be written down so that no secret in it is parted
     scrub_urls                a text without the credentials in the URLs that it quotes
     guard, log                a fault of the interceptor's own is logged and does not reach the program
 """
@@ -46,7 +47,7 @@ from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active
 from steplog._runtime.items import interrupted
-from steplog._runtime.pack import Body
+from steplog._runtime.looking import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
 from steplog._runtime.record import (
     asked,
@@ -58,6 +59,7 @@ from steplog._runtime.record import (
     record_items,
     record_items_async,
 )
+from steplog._runtime.redaction import safe_cut
 from steplog._runtime.settings import Settings
 from steplog._runtime.ticket import Call, Conclusion, Recorded, Ticket
 from steplog._runtime.wrappers import recording, recording_items
@@ -91,6 +93,7 @@ __all__ = [
     "recording",
     "recording_items",
     "register_codec",
+    "safe_cut",
     "scrub_urls",
     "settings",
     "without",

@@ -6,6 +6,7 @@ values that are known. What is found is replaced by a marker, `[redacted:<kind>]
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
@@ -17,6 +18,10 @@ __all__ = ["MIN_SECRET", "PATTERNS", "Pattern", "Redactor", "Span"]
 
 MIN_SECRET: Final = 8
 """Characters below which a given secret is ignored: `true` or `dev` would take ordinary words out of every log."""
+
+# Where the word does not stand, long runs of letters are ids, hashes and tokens, and are not decoded.
+_WRAPPED: Final = b"base64"
+_BASE64: Final = rb"[A-Za-z0-9+/_-]{20,}+={0,2}"
 
 KNOWN: Final = "secret"
 """The kind of a value that is known to be secret."""
@@ -50,11 +55,18 @@ class Redactor:
         patterns: kinds of secrets to look for.
         secrets: values known to be secret, such as those of environment variables called KEY, TOKEN, SECRET or
             PASSWORD. Values shorter than 8 characters are ignored.
+        readings: what else bytes may say that were wrapped in base64, such as their decompressed form.
     """
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_readings")
 
-    def __init__(self, patterns: Iterable[Pattern] = PATTERNS, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        patterns: Iterable[Pattern] = PATTERNS,
+        secrets: Iterable[str] = (),
+        readings: Callable[[bytes], Iterable[bytes]] = lambda _data: (),
+    ) -> None:
+        self._readings = readings
         known = {spelling for secret in secrets if len(secret) >= MIN_SECRET for spelling in spellings(secret)}
         groups = [(lead, search, [(-1, _known_finder(found))]) for lead, search, found in searches_for(known)]
         led: dict[bytes, list[tuple[int, _Find]]] = {}
@@ -81,7 +93,19 @@ class Redactor:
             # Looking for the byte first costs a fraction of asking the expression engine to do so.
             if lead in data and search(data):
                 found += [(span, rank) for rank, find in finders for span in find(data)]
+        if _WRAPPED in data:
+            found += [(span, len(found)) for span in self._wrapped(data)]
         return _merged(found) if found else []
+
+    def _wrapped(self, data: bytes) -> Iterator[Span]:
+        """Base64 texts in which a secret is; they go whole."""
+        for run in compiled(_BASE64).finditer(data):
+            raw = _unwrapped(run[0])
+            for reading in (raw, *self._readings(raw)):
+                spans = self.spans(reading)
+                if spans:
+                    yield Span(run.start(), run.end(), spans[0].kind)
+                    break
 
 
 def replaced(data: bytes, spans: list[Span]) -> tuple[bytes, int]:
@@ -128,6 +152,17 @@ def _known_finder(known: list[bytes]) -> _Find:
                 at = data.find(spelling, at + len(spelling))
 
     return find
+
+
+def _unwrapped(text: bytes) -> bytes:
+    """The bytes that a text in base64, of either alphabet, stands for."""
+    text = text.rstrip(b"=").translate(_STANDARD)
+    # One digit too many holds no byte.
+    text = text[: len(text) - (len(text) % 4 == 1)]
+    return binascii.a2b_base64(text + b"=" * (-len(text) % 4))
+
+
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
 def pattern_of(kind: str, expression: str | bytes | re.Pattern[str] | re.Pattern[bytes]) -> Pattern:

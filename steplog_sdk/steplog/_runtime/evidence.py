@@ -8,7 +8,8 @@ import orjson
 
 from steplog._kernel.drift import Difference, first_difference
 from steplog._kernel.paths import without
-from steplog._runtime.pack import Body, form_bytes, value_tree
+from steplog._runtime.looking import Body
+from steplog._runtime.pack import form_bytes, value_tree
 from steplog.errors import BodyMissing, KeyMissing
 
 if TYPE_CHECKING:

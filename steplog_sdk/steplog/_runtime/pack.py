@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from steplog._kernel.redact import Redactor
 from steplog._kernel.secret import KIND, MARK, hidden
+from steplog._runtime.looking import Body, looked_at
 from steplog.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ BODY_LIMIT: Final = 768
 
 # What a value that its type calls secret begins with.
 _MARKED: Final = orjson.dumps({MARK: KIND})[:-1]
-
-
-class Body(NamedTuple):
-    """Raw bytes inside a recorded detail, such as a request or response body.
-
-    Attributes:
-        data: the bytes, exactly as they were on the wire.
-    """
-
-    data: bytes
 
 
 def sha256_name(data: bytes) -> str:
@@ -88,7 +79,7 @@ class Sink:
     def detail(self, node: Any) -> Any:
         """A detail tree with every `Body` in it replaced by a body form."""
         if isinstance(node, Body):
-            return self._form(node.data)
+            return self._form(node)
         if isinstance(node, dict):
             return {key: self.detail(value) for key, value in node.items()}
         if isinstance(node, (list, tuple)):
@@ -131,20 +122,17 @@ class Sink:
         lost = orjson.loads(data).get("redacted")
         return orjson.dumps(tree | ({"redacted": lost} if lost else {}))
 
-    def _clean(self, data: bytes) -> bytes:
-        cleaned, count = self._redactor.redact(data)
+    def _form(self, body: Body) -> dict[str, Any]:
+        form = inline_form(body.data) if len(body.data) <= self._limit else None
+        if form is not None and "base64" not in form and not body.events and body.plain is None:
+            # It is looked at with the rest of the line.
+            self._inline.append(body.data)
+            return form
+        data, count = (body.data, 0) if self._redactor is NOTHING else looked_at(self._redactor, body)
         self.redacted += count
-        return cleaned
-
-    def _form(self, data: bytes) -> dict[str, Any]:
         if len(data) > self._limit:
-            data = self._clean(data)
             return {"body": self._store(data), "size": len(data)}
-        form = inline_form(data)
-        if "base64" in form:
-            return inline_form(self._clean(data))
-        self._inline.append(data)
-        return form
+        return inline_form(data)
 
     def _store(self, data: bytes) -> str:
         name = self._name(data)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from steplog._kernel import fragments
 from steplog._kernel.redact import Redactor, pattern_of
 from steplog._kernel.rules import KINDS, PATTERNS, Pattern
+from steplog._runtime.readings import readings
 from steplog.errors import InvalidArgument
 
 Choice = tuple[str, Any]
@@ -107,7 +109,17 @@ def _redactor(chosen: tuple[Choice, ...], secrets: tuple[str, ...]) -> Redactor:
     off = {kind for kind, expression in chosen if expression is False}
     own = [pattern_of(kind, expression) for kind, expression in chosen if expression is not False]
     patterns: list[Pattern] = [*own, *(pattern for pattern in PATTERNS if pattern.kind not in off)]
-    return Redactor(patterns, secrets)
+    return Redactor(patterns, secrets, readings)
+
+
+def safe_cut(data: bytes, *, events: bool) -> int:
+    """How many bytes of a stream may be written down, so that no secret in it is parted and missed.
+
+    Args:
+        data: what has passed and is not written down.
+        events: whether it is an event stream.
+    """
+    return fragments.safe_cut(data, [value.encode() for value in secret_values()], events=events)
 
 
 def secret_values(environ: Mapping[str, str] = os.environ) -> Iterator[str]:

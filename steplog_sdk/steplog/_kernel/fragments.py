@@ -1,0 +1,121 @@
+"""Secrets that are cut in pieces: between the pieces of a body that is written down as it passes, and between events.
+
+A model's answer arrives as events that hold a word or less each, so a secret in it stands nowhere in one piece: what
+has to be looked at is the text that the events add up to. `safe_cut` says how much of a stream can be written down
+without parting a secret; `split_spans` finds what the fragments of a text add up to.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from steplog._kernel.redact import Span
+
+# A text without a space in it is not held back for longer than any secret that is looked for.
+HELD_BACK: Final = 4096
+
+_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_SEPARATORS: Final = (b" ", b"\n", b"\t", b'"', b",", b"'", b";", b"<", b">", b"\\")
+
+
+@functools.cache
+def _fragment() -> re.Pattern[bytes]:
+    """A field of an event that adds to a text, in the protocols of the model providers."""
+    return re.compile(
+        rb'"(content|text|delta|partial_json|arguments|thinking|reasoning_content|reasoning|refusal|transcript)"\s?:\s?'
+        rb'"((?:[^"\\]|\\.)*+)"'
+    )
+
+
+@functools.cache
+def _beginning() -> re.Pattern[bytes]:
+    """What a fragment begins with that cannot go on with the word before it."""
+    return re.compile(rb"[\s,;!?\"'<>(){}\[\]\x80-\xff]|\\[nrtu\"]")
+
+
+@functools.cache
+def _word() -> re.Pattern[bytes]:
+    """The last word of a text, where it is one and no beginning of a token: those have more than small letters."""
+    return re.compile(rb"(?:^|[\s,;!?\"'<>(){}\[\]\x80-\xff]|\\[nrtu\"])([a-z]{0,40})\Z")
+
+
+def safe_cut(data: bytes, known: Iterable[bytes] = (), *, events: bool) -> int:
+    """How many bytes of what has passed may be written down without parting a secret.
+
+    Args:
+        data: what has passed and is not written down.
+        known: values that are secret.
+        events: whether it is an event stream, whose fragments of text are looked at as one.
+    """
+    if not events:
+        return _between_words(data, len(data) - HELD_BACK)
+    end = max(_behind(data, mark) for mark in _ENDS)
+    fragments = list(_fragment().finditer(data, 0, end))
+    if not fragments:
+        return end
+    tail = b"".join(fragment[2] for fragment in fragments[-64:])[-HELD_BACK:]
+    word = _word().search(tail)
+    if word is not None and not any(word[1] and value.startswith(word[1]) for value in known):
+        return end
+    held = 0
+    for fragment in reversed(fragments):
+        if _beginning().match(fragment[2]):
+            return max(_behind(data[: fragment.start()], mark) for mark in _ENDS)
+        held += len(fragment[2])
+        if held > HELD_BACK:
+            return end
+    return 0
+
+
+def _behind(data: bytes, mark: bytes) -> int:
+    found = data.rfind(mark)
+    return 0 if found < 0 else found + len(mark)
+
+
+def _between_words(data: bytes, most: int) -> int:
+    if most <= 0:
+        return 0
+    least = max(0, most - HELD_BACK)
+    return max((data.rfind(mark, least, most) for mark in _SEPARATORS), default=-1) + 1 or most
+
+
+def split_spans(find: Callable[[bytes], list[Span]], data: bytes) -> list[tuple[Span, int]]:
+    """The parts of secrets that stand in several fragments, and to the how manieth of them a part belongs.
+
+    Args:
+        find: finds secrets in a text.
+        data: events.
+    """
+    fields: dict[bytes, list[re.Match[bytes]]] = {}
+    for fragment in _fragment().finditer(data):
+        fields.setdefault(fragment[1], []).append(fragment)
+    found: list[tuple[Span, int]] = []
+    for fragments in fields.values():
+        if len(fragments) > 1:
+            found += _in_one(find, fragments, len(found))
+    return sorted(found)
+
+
+def _in_one(
+    find: Callable[[bytes], list[Span]], fragments: list[re.Match[bytes]], first: int
+) -> list[tuple[Span, int]]:
+    spans = find(b"".join(fragment[2] for fragment in fragments))
+    parts: list[tuple[Span, int]] = []
+    number = at = 0
+    for secret, span in enumerate(spans, first):
+        while at + len(fragments[number][2]) <= span.start:
+            at += len(fragments[number][2])
+            number += 1
+        begun, where = number, at
+        while where < span.stop:
+            text = fragments[begun]
+            start = text.start(2) + max(span.start - where, 0)
+            stop = text.start(2) + min(span.stop - where, len(text[2]))
+            if start < stop:
+                parts.append((Span(start, stop, span.kind), secret))
+            where += len(text[2])
+            begun += 1
+    return parts

@@ -3,27 +3,38 @@
 `ThreadPoolExecutor.submit` and `threading.Thread` do not copy context variables before Python 3.14, so a model call in
 a worker would not know its run and would escape the log. Only steplog's own variable travels: copying the whole
 context would change what other libraries see.
+
+The workers of a `multiprocessing.pool.ThreadPool` are started once, in the run in which the pool was made; what they
+are given to do belongs to the run in which it was given.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 from steplog._runtime.context import FRAME, Frame, Owner
 
 # A worker is a branch of its own even where the pool runs it in the submitting thread's identity later on.
 _BRANCH: Owner = (0, 0)
 
+_POOLS: Final = "multiprocessing.pool"
+# What gives the workers of a `ThreadPool` something to do, and which of its arguments are called there.
+_GIVING: Final = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
+_CALLED: Final = ("func", "callback", "error_callback")
+
 _installed: dict[str, Any] = {}
+_hooked: Final[set[str]] = set()
 
 
 def install() -> None:
-    """Patch the two places where the standard library starts work on a thread. Idempotent."""
+    """Patch the places where the standard library starts work on a thread. Idempotent."""
     if _installed:
         return
     submit: Any = ThreadPoolExecutor.submit
@@ -52,6 +63,53 @@ def install() -> None:
     _installed.update(patched_submit=submit_in_run, patched_start=start_in_run)
     ThreadPoolExecutor.submit = submit_in_run  # type: ignore[method-assign, assignment]
     threading.Thread.start = start_in_run  # type: ignore[method-assign]
+    if _POOLS in sys.modules:
+        _patch_pools(sys.modules[_POOLS])
+    elif _POOLS not in _hooked:
+        import wrapt  # most of the time it is here already
+
+        # A post-import hook cannot be taken back, so it is registered once.
+        _hooked.add(_POOLS)
+        wrapt.register_post_import_hook(_patch_pools, _POOLS)
+
+
+def _patch_pools(module: types.ModuleType) -> None:
+    if not _installed:
+        return
+    for name in _GIVING:
+        patched = _installed[name] = _giving(getattr(module.ThreadPool, name))
+        setattr(module.ThreadPool, name, patched)
+
+
+def _giving(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def give_in_run(*args: Any, **kwargs: Any) -> Any:
+        found = FRAME.get()
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return original(*args, **kwargs)
+        for name in _CALLED:
+            if given.get(name) is not None:
+                given[name] = _Carried(found, given[name])
+        if original.__name__.startswith("imap"):
+            # It is the pool that takes the next item, in a thread of its own.
+            given["iterable"] = _carried_items(found, given["iterable"])
+        return original(**given)
+
+    return give_in_run
+
+
+def _carried_items(found: Frame | None, items: Iterable[Any]) -> Iterator[Any]:
+    step = _Carried(found, iter(items).__next__)
+    while True:
+        try:
+            item = step()
+        except StopIteration:
+            return
+        yield item
 
 
 def uninstall() -> None:
@@ -62,6 +120,10 @@ def uninstall() -> None:
         ThreadPoolExecutor.submit = _installed["submit"]  # type: ignore[method-assign]
     if threading.Thread.start is _installed["patched_start"]:
         threading.Thread.start = _installed["start"]  # type: ignore[method-assign]
+    pools = sys.modules.get(_POOLS)
+    for name in _GIVING:
+        if name in _installed and vars(pools.ThreadPool).get(name) is _installed[name]:  # type: ignore[union-attr]
+            delattr(pools.ThreadPool, name)  # type: ignore[union-attr]
     _installed.clear()
 
 

@@ -63,8 +63,10 @@ def install() -> None:
     _installed.update(patched_submit=submit_in_run, patched_start=start_in_run)
     ThreadPoolExecutor.submit = submit_in_run  # type: ignore[method-assign, assignment]
     threading.Thread.start = start_in_run  # type: ignore[method-assign]
-    if _POOLS in sys.modules:
-        _patch_pools(sys.modules[_POOLS])
+    imported = sys.modules.get(_POOLS)
+    # Another thread may be importing it just now.
+    if imported is not None and hasattr(imported, "ThreadPool"):
+        _patch_pools(imported)
     elif _POOLS not in _hooked:
         import wrapt  # most of the time it is here already
 

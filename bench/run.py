@@ -3,7 +3,7 @@
 Everything is taken in one run on one disk, because machines differ and are noisy; compare ratios, not microseconds.
 Prints the figures, writes `bench/results.json` and, when all of them were taken, `docs/benchmarks.md`.
 
-    python bench/run.py [PART...]    only these parts: steps, processes, many_runs, chat, streams, compare
+    python bench/run.py [PART...]    only these parts: steps, processes, many_runs, chat, streams, fanout, compare
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench import page
 from bench.figures import FIGURES
 
 RESULTS = Path(__file__).with_name("results.json")
-PARTS = ("steps", "processes", "many_runs", "chat", "streams", "compare")
+PARTS = ("steps", "processes", "many_runs", "chat", "streams", "fanout", "compare")
 
 
 def main(chosen: list[str]) -> None:

@@ -25,6 +25,10 @@ from steplog.errors import LeaseLost, ReenteredWriter, StoreError
 _HEAL_SECONDS: Final = 0.5
 
 
+# Sealing more events than this at once would be felt by the other tasks of an event loop.
+_MANY: Final = 32
+
+
 class Entry:
     """One event on its way to the log.
 
@@ -158,8 +162,12 @@ class Group:
 
     def _flush_in_loop(self) -> None:
         self._flushing = None
-        pending = self._pending
-        if os.getpid() == self._pid and not any(entry.sync or entry.bodies for entry in pending[:]):
+        pending = self._pending[:]
+        if os.getpid() != self._pid:
+            return
+        if len(pending) > _MANY:
+            self._committer.wake()
+        elif not any(entry.sync or entry.bodies for entry in pending):
             self._lead_if_free()
 
     def flush_soon(self) -> None:

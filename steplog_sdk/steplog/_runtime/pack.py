@@ -30,6 +30,8 @@ BODY_LIMIT: Final = 768
 # What a value that its type calls secret begins with.
 _MARKED: Final = orjson.dumps({MARK: KIND})[:-1]
 
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+
 
 def sha256_name(data: bytes) -> str:
     """The name of a body in a store that does not encrypt."""
@@ -80,10 +82,11 @@ class Sink:
         """A detail tree with every `Body` in it replaced by a body form."""
         if isinstance(node, Body):
             return self._form(node)
+        # Most of a tree is text and numbers, which are not worth a call each.
         if isinstance(node, dict):
-            return {key: self.detail(value) for key, value in node.items()}
+            return {key: value if type(value) in _LEAVES else self.detail(value) for key, value in node.items()}
         if isinstance(node, (list, tuple)):
-            return [self.detail(value) for value in node]
+            return [value if type(value) in _LEAVES else self.detail(value) for value in node]
         return node
 
     def line(self, data: dict[str, Any]) -> bytes:

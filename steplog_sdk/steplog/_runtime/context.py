@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Owner = tuple[int, int]
 
+_modules = sys.modules
+_thread = threading.get_ident
+
 
 class Frame(NamedTuple):
     """A place in a run.
@@ -59,8 +62,12 @@ def running_loop() -> Any:
 
 def owner() -> Owner:
     """The thread and task that are executing."""
-    task = current_task()
-    return threading.get_ident(), 0 if task is None else id(task)
+    # Asked several times for each step, so it goes the short way where no loop runs.
+    asyncio = _modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:  # noqa: SLF001  # as in `current_task`
+        return _thread(), 0
+    task = asyncio.current_task()
+    return _thread(), 0 if task is None else id(task)
 
 
 def frame() -> Frame | None:

@@ -205,7 +205,7 @@ class Dispatch:
 
     def settle_inside(self, step: StepState) -> None:
         """A step is returned as a whole; what it did inside will not be asked for."""
-        if self._owed:
+        if self._owed and step.id in self._journal.state.inner:
             with self._lock:
                 for inner in inside(self._journal.state, step.id):
                     self._owed.pop(inner.id, None)

@@ -132,7 +132,8 @@ class Turns:
             return None
         with self._lock:
             self._moved = time.monotonic()
-            self._skip_inside(step.id)
+            if self._inner:
+                self._skip_inside(step.id)
             first = bisect_right(self._seqs, step.started_seq)
             blocker = None if self._over[position] else self._first_open(first, position)
             if blocker is None:

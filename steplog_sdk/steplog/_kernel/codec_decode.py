@@ -11,6 +11,9 @@ from steplog._kernel.codec_classes import MARK, Classes, Decoding, codec_named
 from steplog._kernel.codec_values import BY_KIND
 from steplog._kernel.refusal import Refused, key_step
 
+# What stands in a tree for itself.
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+
 
 class Decoder:
     """One walk from a tree back to its value.
@@ -47,7 +50,7 @@ class Decoder:
         key = ""
         try:
             for key, item in tree.items():
-                value[key] = item if type(item) is str else self.value(item)
+                value[key] = item if type(item) in _ATOMS else self.value(item)
         except Refused as refused:
             raise refused.inside(key_step(key), tree) from refused.__cause__
         return value
@@ -57,7 +60,7 @@ class Decoder:
         index = 0
         try:
             for index, item in enumerate(tree):
-                if type(item) is not str:
+                if type(item) not in _ATOMS:
                     value[index] = self.value(item)
         except Refused as refused:
             raise refused.inside(f"[{index}]", tree) from refused.__cause__

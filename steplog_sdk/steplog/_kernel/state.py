@@ -122,7 +122,7 @@ class StepState:
     @property
     def progressed(self) -> list[Data]:
         """Data of the `step.progressed` events of its newest attempt. Raises what `Source.data` raises."""
-        return [self._data(kept) for kept in self.notes]
+        return [self._data(kept) for kept in self.notes] if self.notes else []
 
     def _data(self, kept: Kept) -> Data:
         if not isinstance(kept, int):

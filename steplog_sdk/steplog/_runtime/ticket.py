@@ -103,8 +103,8 @@ class Recorded:
             finished, progressed = step.finished or {}, step.progressed
         except StoreError as error:
             raise recorder.halt(messages.unreadable(recorder.named, step, error)) from error
-        self.data: dict[str, Any] = self._fetch(whole_data, finished)
-        self.progressed = [self._fetch(whole_data, note) for note in progressed]
+        self.data: dict[str, Any] = self._fetch(whole_data, finished) if "exact" in finished else finished
+        self.progressed = [self._fetch(whole_data, note) for note in progressed] if progressed else progressed
 
     def body(self, form: dict[str, Any]) -> bytes:
         """The exact bytes of a body form. Halts the run with `Unreplayable` where they are gone."""

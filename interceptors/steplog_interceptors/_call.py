@@ -93,11 +93,6 @@ class LogicalCall:
         return self.ticket is not None and self.ticket.recorded is not None
 
     @property
-    def served(self) -> Exchange | None:
-        """The recorded exchange that was given out last."""
-        return self._last
-
-    @property
     def undecided(self) -> bool:
         """Whether the recorder has not been asked yet."""
         return self.ticket is None and not self.passing
@@ -222,31 +217,16 @@ class LogicalCall:
         self.waited += seconds
         self.exchanges.append(exchange)
 
-    def to_blame(self, error: Exception | None, exchange: Exchange | None = None) -> Exception | None:
-        """The exception to lay on this step, so that a resumed run tries it again; None where that could be a repeat.
+    def finality(self) -> dict[str, Any]:
+        """What says in the log that a failure of this call is never tried again by itself.
 
         A request that changes something and was answered by nothing, or by a fault of the server, may have had its
-        effect. Its failure is returned for ever, unless a person says otherwise.
-
-        Args:
-            error: what the caller is about to see.
-            exchange: the answer that it comes from; by default all of them, since any may have had its effect.
-        """
-        exchanges = self.exchanges if exchange is None else [exchange]
-        return None if self._may_have_happened(exchanges) else error
-
-    def _may_have_happened(self, exchanges: list[Exchange]) -> bool:
-        """Whether making the call again, after these answers to its attempts, could repeat an effect.
-
-        A job that can be taken up is no doubt: that repeats nothing.
+        effect. Its failure is returned for ever, unless a person says otherwise. A job that can be taken up is no
+        doubt: that repeats nothing.
         """
         if self._job is not None or self.ticket is None or self.ticket.call.mode in ("safe", "keyed", "verify"):
-            return False
-        return any(map(_had_an_effect, exchanges))
-
-    def finality(self) -> dict[str, Any]:
-        """What says in the log that a failure of this call is never tried again by itself."""
-        return {"final": True} if self._may_have_happened(self.exchanges) else {}
+            return {}
+        return {"final": True} if any(map(_had_an_effect, self.exchanges)) else {}
 
     def put_key(self, request: Any) -> None:
         """Send the step's idempotency key where the SDK would send one of its own making.

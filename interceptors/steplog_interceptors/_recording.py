@@ -279,14 +279,13 @@ class StreamRecord:
         """Record the end of the stream, durably."""
         concluded = self.conclude(end, error)
         if concluded is not None and self._call.ticket is not None:
-            self._call.ticket.finish(*concluded, error=self._call.to_blame(error), waited=self._call.waited)
+            self._call.ticket.finish(*concluded, error=error, waited=self._call.waited)
 
     async def finish_async(self, end: str, error: Exception | None = None) -> None:
         """The same from a task."""
         concluded = self.conclude(end, error)
         if concluded is not None and self._call.ticket is not None:
-            blamed, waited = self._call.to_blame(error), self._call.waited
-            await self._call.ticket.finish_async(*concluded, error=blamed, waited=waited)
+            await self._call.ticket.finish_async(*concluded, error=error, waited=self._call.waited)
 
     def drop(self, end: str) -> None:
         """The reader is gone; conclude later."""
@@ -300,7 +299,7 @@ class StreamRecord:
 
     def _conclude_left(self) -> plugins.Conclusion | None:
         concluded = self.conclude(self._dropped_as or "abandoned")
-        return None if concluded is None else (*concluded, self._call.to_blame(None), self._call.waited)
+        return None if concluded is None else (*concluded, None, self._call.waited)
 
     def _on_close(self) -> dict[str, Any] | None:
         with self._lock:

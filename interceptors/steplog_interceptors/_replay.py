@@ -78,7 +78,7 @@ class _Replay:
         ticket = self._call.ticket
         if not self._handed_over and ticket is not None:
             self._handed_over = True
-            ticket.replayed(self._call.to_blame(error, self._exchange))
+            ticket.replayed(error)
 
 
 class SyncReplay(_Replay):

@@ -147,13 +147,13 @@ class _Scope:
 def _finish(call: LogicalCall, error: Exception | None) -> None:
     conclusion = _conclude(call, error)
     if conclusion is not None and call.ticket is not None:
-        call.ticket.finish(*conclusion, error=call.to_blame(error), waited=call.waited)
+        call.ticket.finish(*conclusion, error=error, waited=call.waited)
 
 
 async def _finish_async(call: LogicalCall, error: Exception | None) -> None:
     conclusion = _conclude(call, error)
     if conclusion is not None and call.ticket is not None:
-        await call.ticket.finish_async(*conclusion, error=call.to_blame(error), waited=call.waited)
+        await call.ticket.finish_async(*conclusion, error=error, waited=call.waited)
 
 
 def _conclude(call: LogicalCall, error: Exception | None) -> tuple[str, dict[str, Any]] | None:
@@ -163,7 +163,7 @@ def _conclude(call: LogicalCall, error: Exception | None) -> tuple[str, dict[str
     if call.replaying:
         if call.stream is None or error is not None:
             call.check_served()
-            call.ticket.replayed(call.to_blame(error, call.served))
+            call.ticket.replayed(error)
         return None
     if isinstance(call.stream, StreamRecord):
         # The stream finishes the step, unless the SDK failed to make something of the response that carries it.

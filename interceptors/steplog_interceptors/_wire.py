@@ -35,9 +35,6 @@ from steplog_interceptors._sdk import UNKNOWN, Sdk
 from steplog_interceptors._secrets import mints
 from steplog_interceptors._stream import AsyncTee, SyncTee
 
-# Stands for an exception that is not there yet.
-_SOME: Final = Exception()
-
 # Where a response keeps its step, for the exception that a program may make of it.
 _TICKET: Final = "steplog.ticket"
 
@@ -228,11 +225,11 @@ class _Attempt:
         request = led_to(self.library, exchange, self.request)
         response = self.library.respond(exchange, request, self.client, stream)
         restore(self.library, exchange, request, self.client, response)
-        return self._answering(response, exchange)
+        return self._answering(response)
 
-    def _answering(self, response: Any, exchange: Exchange) -> Any:
+    def _answering(self, response: Any) -> Any:
         """Let a response of a bare send know its step; the exceptions of an announced call are its scope's."""
-        if self.call.net and response.is_error and self.call.to_blame(_SOME, exchange) is not None:
+        if self.call.net and response.is_error:
             response.extensions[_TICKET] = self.call.ticket
         return response
 
@@ -247,7 +244,7 @@ class _Attempt:
     def _failure(self, error: dict[str, str]) -> BaseException:
         rebuilt = self.library.fail(error, self.request)
         if self.call.net and self.call.ticket is not None:
-            self.call.ticket.replayed(self.call.to_blame(rebuilt, {"error": error}))
+            self.call.ticket.replayed(rebuilt)
         if isinstance(rebuilt, StepFailed) or error.get("before") == "send":
             return rebuilt if self.call.net else Refused(rebuilt)
         return rebuilt
@@ -268,9 +265,7 @@ class _Attempt:
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
             if self.call.net:
-                self._ticket.finish(
-                    "failed", self.call.detail(error), error=self.call.to_blame(error), waited=self.call.waited
-                )
+                self._ticket.finish("failed", self.call.detail(error), error=error, waited=self.call.waited)
             raise
         finally:
             CURRENT.reset(token)
@@ -283,7 +278,7 @@ class _Attempt:
         self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
             self._ticket.finish(self._outcome(response), self.call.detail(), waited=self.call.waited)
-        return self._answering(response, exchange)
+        return self._answering(response)
 
     async def live_async(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The same for a task."""
@@ -300,8 +295,8 @@ class _Attempt:
         except Exception as error:
             self._failed(error, time.perf_counter() - began)
             if self.call.net:
-                blamed, waited = self.call.to_blame(error), self.call.waited
-                await self._ticket.finish_async("failed", self.call.detail(error), error=blamed, waited=waited)
+                waited = self.call.waited
+                await self._ticket.finish_async("failed", self.call.detail(error), error=error, waited=waited)
             raise
         except asyncio.CancelledError:
             self._ticket.cancelled()
@@ -317,7 +312,7 @@ class _Attempt:
         self.call.add(exchange, self.name, time.perf_counter() - began)
         if self.call.net:
             await self._ticket.finish_async(self._outcome(response), self.call.detail(), waited=self.call.waited)
-        return self._answering(response, exchange)
+        return self._answering(response)
 
     def _is_streamed(self, response: Any, earlier: Earlier | None) -> bool:
         if earlier is not None and not continues(response, earlier):

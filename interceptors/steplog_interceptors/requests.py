@@ -177,7 +177,7 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
         if hops:
             exchange["led"] = True
         call.add(exchange, None, time.perf_counter() - began)
-        ticket.finish("failed", call.detail(error), error=call.to_blame(error), waited=call.waited)
+        ticket.finish("failed", call.detail(error), error=error, waited=call.waited)
         raise
     finally:
         _HOPS.reset(hops_token)
@@ -188,7 +188,7 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
         exchange["history"] = [_head(one, request) for one in response.history]
     call.add(exchange, None, time.perf_counter() - began)
     ticket.finish("failed" if response.status_code >= 400 else "done", call.detail(), waited=call.waited)
-    return _answering(call, response, exchange)
+    return _answering(call, response)
 
 
 def _head(response: Any, request: Any) -> Exchange:
@@ -211,8 +211,8 @@ def _bare(url: str, request: Any) -> str:
     return hide_path(query_without_credentials(url), urlsplit(request.url).path)
 
 
-def _answering(call: LogicalCall, response: Any, exchange: Exchange) -> Any:
-    if response.status_code >= 400 and call.to_blame(Exception(), exchange) is not None:
+def _answering(call: LogicalCall, response: Any) -> Any:
+    if response.status_code >= 400:
         setattr(response, _TICKET, call.ticket)
     return response
 
@@ -223,7 +223,7 @@ def _returned(call: LogicalCall, request: Any, *, stream: bool) -> Any:
     exchange = call.settled_by_hand() or call.next_exchange(None)
     if "status" not in exchange:
         error = _rebuilt(exchange["error"], request)
-        ticket.replayed(call.to_blame(error, exchange))
+        ticket.replayed(error)
         raise error
     body = body_of(call.recorded, exchange)
     response = _response(exchange, request, body)
@@ -231,7 +231,7 @@ def _returned(call: LogicalCall, request: Any, *, stream: bool) -> Any:
         response.raw = _raw(response, body)
     response.history = [_response(one, request, b"") for one in exchange.get("history", ())]
     ticket.replayed()
-    return _answering(call, response, exchange)
+    return _answering(call, response)
 
 
 def _response(exchange: Exchange, request: Any, body: bytes) -> Any:

@@ -73,6 +73,9 @@ class Proceed(NamedTuple):
     attach: bool = False
 
 
+FIRST: Final = Proceed(1)
+
+
 class Forsaken(NamedTuple):
     """Wait until the caller stops waiting for this step, as it did when it was recorded.
 
@@ -125,6 +128,14 @@ def decide(
             very many steps have one place.
         on_drift: `halt`, `warn` or `run`; with the latter two a new step runs although the log holds another one.
     """
+    if (
+        effect.id not in state.steps
+        and (effect.scope, effect.after) not in state.followers
+        and not owed
+        and not state.completed_once
+    ):
+        # Nothing is recorded that it could be, at its place or anywhere; what every question below comes to then.
+        return FIRST
     decision = _decide(state, seen, effect, left or {}, on_drift)
     if isinstance(decision, Proceed) and not decision.attach and effect.mode != "safe" and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))

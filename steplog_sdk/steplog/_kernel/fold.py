@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from steplog._kernel import events as ev
-from steplog._kernel.events import Event
+from steplog._kernel.events import Event, Facts
 from steplog._kernel.identity import step_id as identify
 from steplog._kernel.state import (
     DONE,
@@ -134,6 +134,9 @@ def _started(state: RunState, event: Event) -> None:
     state.last_start = event.seq
     step_id = event.step or ""
     known = state.steps.get(step_id)
+    if known is None and type(data) is Facts:
+        _begun(state, event, data)
+        return
     if known is None:
         known = state.steps[step_id] = _new(state, event, step_id)
         state.followers.setdefault((known.scope, known.after), []).append(step_id)
@@ -179,6 +182,39 @@ def _request(step: StepState, data: dict[str, Any]) -> str:
     return identify(step.scope, step.kind, step.target, hashed, 0) if hashed else step.id
 
 
+def _begun(state: RunState, event: Event, facts: Facts) -> None:
+    """A step that this process has begun: as `_started`, of facts that need no looking at."""
+    step_id, kind, target, scope = event.step or "", facts["kind"], facts["target"], facts["scope"]
+    after, occurrence = facts["after"], facts["occurrence"]
+    state.steps[step_id] = StepState(
+        step_id,
+        kind,
+        target,
+        scope,
+        after,
+        facts["mode"],
+        RUNNING,
+        facts["attempt"],
+        facts.whole if state.source is None else event.seq,
+        event.seq,
+        event.ts,
+        request=identify(scope, kind, target, facts["args_hash"], 0) if occurrence else step_id,
+        occurrence=occurrence,
+        branch=facts["branch"],
+        account=facts["account"],
+        module=facts["module"],
+        source=state.source,
+    )
+    place = (scope, after)
+    if place in state.followers:
+        state.followers[place].append(step_id)
+    else:
+        state.followers[place] = [step_id]
+    if scope:
+        state.inner.setdefault(scope, []).append(step_id)
+    state.live.add(step_id)
+
+
 def _new(state: RunState, event: Event, step_id: str) -> StepState:
     get = event.data.get
     after, scope = get("after"), get("scope", "")
@@ -201,7 +237,9 @@ def _new(state: RunState, event: Event, step_id: str) -> StepState:
 
 
 def _kept(state: RunState, event: Event) -> Kept:
-    return event.data if state.source is None else event.seq
+    if state.source is not None:
+        return event.seq
+    return event.data.whole if type(event.data) is Facts else event.data
 
 
 def _once(state: RunState, name: Any) -> Any:
@@ -259,6 +297,8 @@ def _finished(state: RunState, event: Event) -> None:
         _give_up(state, step, event)
         return
     _close(state, step, event, DONE if event.data.get("outcome") == "done" else FAILED)
+    if "retry" not in event.data:
+        return
     # A failed attempt that its step's own retry policy repeats names itself and the inner steps that made it fail.
     state.retry.update(_to_retry(state, event))
 

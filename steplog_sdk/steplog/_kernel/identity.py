@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from steplog._kernel.canonical import canonical, plain_bytes
+from steplog._kernel.canonical import canonical
 from steplog.errors import InvalidArgument
 
 Kind = Literal["llm_call", "tool_call", "local"]
@@ -39,7 +39,7 @@ def args_hash(args: Any, *, plain: bool = False) -> str:
     """
     if plain:
         try:
-            return hashlib.sha256(plain_bytes(args)).hexdigest()
+            return hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
         except orjson.JSONEncodeError:  # it was changed meanwhile; below that is found again, and where
             pass
     return hashlib.sha256(canonical(args)).hexdigest()

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
+import orjson
+
 PENDING: Final = "pending"
 RUNNING: Final = "running"
 DONE: Final = "done"
@@ -19,8 +21,8 @@ INDETERMINATE: Final = "indeterminate"
 FINISHED: Final = frozenset({DONE, FAILED})
 
 Data = dict[str, Any]
-Kept = Data | int
-"""Data of an event, or the event's number in the log that `Source` reads."""
+Kept = Data | bytes | int
+"""Data of an event, parsed or in JSON bytes, or the event's number in the log that `Source` reads."""
 
 
 class Source(Protocol):
@@ -125,6 +127,9 @@ class StepState:
         return [self._data(kept) for kept in self.notes] if self.notes else []
 
     def _data(self, kept: Kept) -> Data:
+        if isinstance(kept, bytes):
+            data: Data = orjson.loads(kept)
+            return data
         if not isinstance(kept, int):
             return kept
         assert self.source is not None

@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from steplog._kernel.events import LOG_WEAKENED, Event
 from steplog._kernel.fold import RunState, apply
-from steplog._kernel.line import MAX_LINE
+from steplog._kernel.line import MAX_LINE, Mark
 from steplog._runtime.group import Entry, Group, reentered
 from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, StoreError
 
@@ -40,6 +39,8 @@ class Commit(Group):
         super().__init__(run_id)
         self.state = state
         self._writer = writer
+        # A store may have writers that know nothing of levels.
+        self._watched: Any = writer if hasattr(writer, "weakness") else None
         self._chain = chain
         self._bodies = bodies
         # Around every change of the state; re-entrant for a signal handler that looks at it.
@@ -122,10 +123,16 @@ class Commit(Group):
         return getattr(self._writer, "durable", True)
 
     def _write(self, batch: list[Entry]) -> None:
-        sync = any(entry.sync for entry in batch)
+        if len(batch) == 1:
+            sync, bodies = batch[0].sync, batch[0].bodies
+        else:
+            sync = any(entry.sync for entry in batch)
+            bodies = [body for entry in batch for body in entry.bodies]
+        if not bodies and not self._bodies_unsynced:
+            self._append(batch, sync=sync)
+            return
         sync_bodies = sync and self._syncs()
-        bodies = [body for entry in batch for body in entry.bodies]
-        if not bodies and not (sync_bodies and self._bodies_unsynced):
+        if not bodies and not sync_bodies:
             self._append(batch, sync=sync)
             return
         with self._bodies.held():
@@ -134,19 +141,27 @@ class Commit(Group):
             self._append(batch, sync=sync)
 
     def _append(self, batch: list[Entry], *, sync: bool) -> None:
-        first = self._chain.seq
+        chain = self._chain
+        first, epoch, before = chain.seq, chain.epoch, chain.prev
         ts = timestamp()
-        mark = self._chain.mark()
+        lines, events = [], []
         try:
-            lines, events = self._seal(batch, ts)
+            for entry in batch:
+                seq, prev = chain.seq, chain.prev
+                lines.append(chain.seal(entry.type, entry.step, ts, entry.data))
+                # From the bytes or of values that never change, so that the state shares nothing with the program.
+                data = orjson.loads(entry.data) if entry.facts is None else entry.facts
+                events.append(_event(Event, (seq, entry.type, entry.step, epoch, ts, data, prev, chain.prev)))
             self._writer.append(lines, first, sync=sync)
         except StoreError:
-            self._chain.rewind(mark)
+            chain.rewind(Mark(first, epoch, before))
             raise
         with self._applying:
             for event in events:
                 apply(self.state, event)
-        self._look_after(self._writer)
+        writer = self._watched
+        if writer is not None and (writer.interval is not None or writer.weakness is not self._weakness):
+            self._look_after(writer)
 
     def _look_after(self, writer: Any) -> None:
         """Have what was appended synced in a while, at level `interval`; have the log say that it is weaker."""
@@ -181,17 +196,9 @@ class Commit(Group):
             self._bodies_unsynced = False
         writer.flush()
 
-    def _seal(self, batch: Iterable[Entry], ts: str) -> tuple[list[bytes], list[Event]]:
-        lines, events = [], []
-        chain = self._chain
-        for entry in batch:
-            seq, epoch, prev = chain.seq, chain.epoch, chain.prev
-            lines.append(chain.seal(entry.type, entry.step, ts, entry.data))
-            # Parsed from the bytes, so that the state shares nothing with objects that the program may change.
-            data = orjson.loads(entry.data)
-            events.append(Event(seq, entry.type, entry.step, epoch, ts, data, prev, chain.prev))
-        return lines, events
 
+# As `Event(...)` does it, without a second call.
+_event: Final = tuple.__new__
 
 _second: tuple[int, str] = (0, "")
 

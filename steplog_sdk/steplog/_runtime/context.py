@@ -15,15 +15,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
 
 Owner = tuple[int, int]
 
-_modules = sys.modules
-_thread = threading.get_ident
+_modules: Final = sys.modules
+_thread: Final = threading.get_ident
 
 
 class Frame(NamedTuple):
@@ -84,7 +84,11 @@ def advance(recorder: Recorder, scope: str, step: str) -> None:
     """Note that `step` has finished in the executing context, when that context is at this place of this run."""
     found = FRAME.get()
     if found is not None and found.recorder is recorder and found.scope == scope:
-        FRAME.set(Frame(recorder, scope, step, owner()))
+        FRAME.set(_frame(Frame, (recorder, scope, step, owner())))
+
+
+# As `Frame(...)` does it, without a second call.
+_frame: Final = tuple.__new__
 
 
 class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
@@ -93,11 +97,11 @@ class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
     __slots__ = ("_frame", "_outer")
 
     def __init__(self, recorder: Recorder, scope: str) -> None:
-        self._frame = Frame(recorder, scope, None, owner())
+        self._frame = (recorder, scope, None, owner())
 
     def __enter__(self) -> None:
         self._outer = FRAME.get()
-        FRAME.set(self._frame)
+        FRAME.set(_frame(Frame, self._frame))
 
     def __exit__(self, *_: object) -> None:
         FRAME.set(self._outer)

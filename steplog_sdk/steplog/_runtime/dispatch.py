@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Recorded steps of one place from which on it is worth keeping which of them were asked for.
 _MANY: Final = 32
+# As `Effect(...)` does it, without a second call.
+_effect: Final = tuple.__new__
 
 
 class Dispatch:
@@ -35,6 +37,7 @@ class Dispatch:
         branched: whether anything was submitted from a branch, now or when the log was recorded: a thread or task that
             was forked off inside the run.
         patient: whether a branch may be made to wait until others have asked for what was recorded for their accounts.
+        innocent: what intents say beside ids and arguments, where that was found to hold no secret.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
@@ -56,6 +59,7 @@ class Dispatch:
         self._receivers: dict[tuple[str, str, str], Any] = {}
         self._digests = Digests(journal.run_id)
         self.patient = not journal.state.completed_once
+        self.innocent: set[tuple[Any, ...]] = set()
         self.doubt: Doubt | None = None
 
     @property
@@ -64,7 +68,7 @@ class Dispatch:
         return len(self._seen)
 
     def submit(
-        self, call: Call, place: Frame, hashed: str, *, may_wait: bool = True
+        self, call: Call, place: Frame, hashed: str, *, may_wait: bool = True, forked: bool | None = None
     ) -> tuple[Effect, int, Decision] | None:
         """Count a call and decide on it. Raises what `Journal.check_usable` raises, and the halted run's interrupt.
 
@@ -82,7 +86,7 @@ class Dispatch:
         try:
             with self._lock:
                 self._refuse_if_halted()
-                if place.owner != owner():
+                if forked or (forked is None and place.owner != owner()):
                     # Branches that make the same call may find each other's, and with it the other's next step. So
                     # from now on a step that is missing may only be late.
                     self.branched = True
@@ -108,7 +112,7 @@ class Dispatch:
         if self._left:
             self._forget_left(identity)
         self._owed.pop(identity, None)
-        return Effect(identity, call.kind, call.target, place.scope, place.after, call.mode, call.attaches)
+        return _effect(Effect, (identity, *same[:2], place.scope, place.after, call.mode, call.attaches))
 
     def account(self, call: Call) -> str:
         """For whom a call is made, as it is recorded."""
@@ -180,8 +184,9 @@ class Dispatch:
         wanted = on_drift or ("run" if self._on_drift == "run" else "halt")
         with self._lock:
             state = self._journal.state
-            if effect.id not in state.steps:
-                self._keep_left((effect.scope, effect.after))
+            place = (effect.scope, effect.after)
+            if place in state.followers and effect.id not in state.steps:
+                self._keep_left(place)
             decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=wanted)
         if self.doubt is not None and on_drift is None and not isinstance(decision, Replay):
             return Halt("account")

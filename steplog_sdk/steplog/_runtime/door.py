@@ -74,7 +74,9 @@ def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
             to return; under `install(strict=True)` every tool and model call outside a run.
         Interrupt: the run that the worker belongs to was halted.
     """
-    found = frame()
+    found = FRAME.get()
+    if found is None or found.recorder.closed:
+        found = frame()
     if PASSING.get():
         return None
     if found is None:

@@ -42,7 +42,10 @@ def run(steps: Steps[T]) -> T:
         wait = next(steps)
         while True:
             try:
-                _block(wait)
+                if isinstance(wait, Entry):
+                    wait.commit.wait(wait)
+                else:
+                    _block(wait)
             except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
                 wait = steps.throw(error)
             else:
@@ -74,10 +77,8 @@ async def run_async(steps: Steps[T]) -> T:
         return result
 
 
-def _block(wait: Wait) -> None:
-    if isinstance(wait, Entry):
-        wait.commit.wait(wait)
-    elif isinstance(wait, Turn):
+def _block(wait: Turn | Pause | Work) -> None:
+    if isinstance(wait, Turn):
         wait.wait()
     elif isinstance(wait, Work):
         wait.do()

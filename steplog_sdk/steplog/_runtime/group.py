@@ -17,6 +17,7 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import Any, Final
 
+from steplog._kernel.events import Facts
 from steplog._runtime.committer import Committer, release
 from steplog._runtime.context import running_loop
 from steplog.errors import LeaseLost, ReenteredWriter, StoreError
@@ -33,6 +34,7 @@ class Entry:
     """One event on its way to the log.
 
     Attributes:
+        facts: what a fold reads of the data; None where the data is to be parsed.
         sync: whether somebody acts on its being there. Others need only be in line.
         done: it is in the log, or has failed.
         error: why it has failed, or None.
@@ -41,16 +43,37 @@ class Entry:
         future: what a task awaits until it is done, or None.
     """
 
-    __slots__ = ("bodies", "commit", "data", "done", "error", "future", "passed", "step", "sync", "type", "waiter")
+    __slots__ = (
+        "bodies",
+        "commit",
+        "data",
+        "done",
+        "error",
+        "facts",
+        "future",
+        "passed",
+        "step",
+        "sync",
+        "type",
+        "waiter",
+    )
 
     def __init__(
-        self, type_: str, step: str | None, data: bytes, bodies: list[tuple[str, bytes]], *, sync: bool
+        self,
+        type_: str,
+        step: str | None,
+        data: bytes,
+        bodies: list[tuple[str, bytes]],
+        *,
+        sync: bool,
+        facts: Facts | None = None,
     ) -> None:
         self.type = type_
         self.step = step
         self.data = data
         self.bodies = bodies
         self.sync = sync
+        self.facts = facts
         self.commit: Group
         self.done = False
         self.error: BaseException | None = None
@@ -109,7 +132,8 @@ class Group:
             while not entry.done:
                 if not self._lead_if_free():
                     self._sleep(entry)
-        entry.check()
+        if entry.error is not None:
+            raise entry.error
 
     def _sleep(self, entry: Entry) -> None:
         if entry.waiter is None:
@@ -235,7 +259,7 @@ class Group:
             self._broken = self._broken or self._interrupted("before it could tell those who waited for it")
             self._settle(self._under_way, self._broken)
         line = self._pending[:]
-        batch = [entry for entry in line if not entry.done]
+        batch = line if len(line) == 1 and not line[0].done else [entry for entry in line if not entry.done]
         if batch:
             self._write_batch(batch)
         del self._pending[: len(line)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel import events as ev
+from steplog._kernel.events import Facts
 from steplog._kernel.line import Chain
 from steplog._kernel.state import RunState
 from steplog._runtime.commit import Commit
@@ -50,6 +51,8 @@ class Journal:
         chain = Chain(run_id, writer.view.events)
         chain.epoch += 1
         self._commit = Commit(run_id, writer, chain, state, store.bodies)
+        # Refuses a caller that must not write: raises ForkedWriter, ReenteredWriter, LogFailed or StoreError.
+        self.check_usable = self._commit.check_usable
 
     @cached_property
     def fingerprints(self) -> Fingerprints:
@@ -116,15 +119,12 @@ class Journal:
         bodies: list[tuple[str, bytes]] | None = None,
         *,
         sync: bool = True,
+        facts: Facts | None = None,
     ) -> Entry:
-        """Put an event in line, without waiting for it. `data` is a JSON object."""
-        entry = Entry(type_, step, data, bodies or [], sync=sync)
+        """Put an event in line, without waiting for it. `data` is a JSON object, `facts` what a fold reads of it."""
+        entry = Entry(type_, step, data, bodies or [], sync=sync, facts=facts)
         self._commit.submit(entry)
         return entry
-
-    def check_usable(self) -> None:
-        """Refuse a caller that must not write. Raises ForkedWriter, ReenteredWriter, LogFailed or StoreError."""
-        self._commit.check_usable()
 
     def wait(self, entry: Entry) -> None:
         """Return when the program may go on: when the event is on disk if it asked to be, else when it is in line."""

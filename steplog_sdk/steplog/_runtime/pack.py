@@ -18,6 +18,7 @@ from steplog._runtime.looking import Body, looked_at
 from steplog.errors import DecodeError
 
 if TYPE_CHECKING:
+    from steplog._kernel.events import Facts
     from steplog.stores.base import BodyStore
 
 # Lines stay short enough to read; a page is also what the file system moves anyway.
@@ -49,9 +50,14 @@ class Sink:
     above 4 KiB.
 
     What stands in the line is redacted once, as part of the whole line; what goes to the body store, by itself.
+
+    Attributes:
+        bodies: what goes to the body store, by name.
+        redacted: how many secrets were taken out of values and bodies.
+        facts: what a fold reads of the event, where that is known and the line says just that.
     """
 
-    __slots__ = ("_inline", "_limit", "_name", "_redactor", "bodies", "redacted")
+    __slots__ = ("_inline", "_limit", "_name", "_redactor", "bodies", "facts", "redacted")
 
     def __init__(self, redactor: Redactor, name: Callable[[bytes], str] = sha256_name, limit: int = BODY_LIMIT) -> None:
         self._redactor = redactor
@@ -60,6 +66,7 @@ class Sink:
         self._inline: list[bytes] = []
         self.bodies: list[tuple[str, bytes]] = []
         self.redacted = 0
+        self.facts: Facts | None = None
 
     def value(self, tree: Any) -> Any:
         """An encoded value as it stands in a line: itself, or a reference when it is large."""
@@ -67,16 +74,20 @@ class Sink:
 
     def serialised(self, data: bytes) -> Any:
         """The same for a value that is JSON bytes already."""
+        return orjson.Fragment(self.stored(data))
+
+    def stored(self, data: bytes) -> bytes:
+        """The JSON bytes that stand in a line for those of a value: themselves, or a reference."""
         if _MARKED in data and self._redactor is not NOTHING:
             tree, count = hidden(orjson.loads(data))
             data = orjson.dumps(tree)
             self.redacted += count
         if len(data) <= INLINE_LIMIT:
             self._inline.append(data)
-            return orjson.Fragment(data)
+            return data
         data, count = clean_json(self._redactor, data)
         self.redacted += count
-        return {"$steplog": "body", "sha256": self._store(data), "size": len(data)}
+        return orjson.dumps({"$steplog": "body", "sha256": self._store(data), "size": len(data)})
 
     def detail(self, node: Any) -> Any:
         """A detail tree with every `Body` in it replaced by a body form."""
@@ -94,12 +105,30 @@ class Sink:
 
         Where a value or body lost something, `redacted` is added, the number of places: it cannot be returned again.
         """
-        cleaned, count = clean_json(self._redactor, orjson.dumps(data))
+        line = self._cleaned(orjson.dumps(data))
+        if self.redacted:
+            line, _ = clean_json(self._redactor, orjson.dumps({**data, "redacted": self.redacted}))
+        return line
+
+    def text(self, data: bytes, found_in: bytes | None = None) -> bytes:
+        """The same for data that is a JSON object in bytes already, without the field `redacted`.
+
+        Args:
+            data: the object.
+            found_in: the part of it outside which no secret can be: ids, numbers and names that were looked at before.
+        """
+        if found_in is not None and not self.redacted and not self._redactor.redact(found_in)[1]:
+            return data
+        line = self._cleaned(data)
+        if self.redacted:
+            line, _ = clean_json(self._redactor, b'%b,"redacted":%d}' % (data[:-1], self.redacted))
+        return line
+
+    def _cleaned(self, line: bytes) -> bytes:
+        line, count = clean_json(self._redactor, line)
         if count:
             self.redacted += sum(self._redactor.redact(part)[1] for part in self._inline)
-        if self.redacted:
-            cleaned, _ = clean_json(self._redactor, orjson.dumps({**data, "redacted": self.redacted}))
-        return cleaned
+        return line
 
     def event(self, build: Callable[[Sink], bytes], bodies: BodyStore) -> bytes:
         """The data of an event; where the body store encrypts, with a reference to the event as it was.

@@ -114,7 +114,7 @@ class Recorder:
             Interrupt: the run is halted, or halts because of this effect.
             EncodeError: the arguments cannot be recorded.
         """
-        yield from self._conclude_left()
+        yield from self._conclude_left() if self._left else ()
         self._turns.used()
         hashed = args_hash(call.args, plain=call.plain)
         submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait)
@@ -143,8 +143,9 @@ class Recorder:
             ticket.attempt = decision.step.attempt
             ticket.recorded = Recorded(self, decision.step)
             return ticket
-        self.dispatch.expect_no_more(effect)
-        self._turns.passed(effect.id)
+        if decision.attempt > 1:
+            self.dispatch.expect_no_more(effect)
+            self._turns.passed(effect.id)
         ticket.attempt = decision.attempt
         ticket.verify = decision.verify
         if decision.attach:
@@ -213,7 +214,8 @@ class Recorder:
 
     def proceed(self, ticket: Ticket) -> Steps[None]:
         """Write the intent of an attempt; the effect may begin when this returns."""
-        self.dispatch.enter(ticket.step)
+        if ticket.attempt > 1:
+            self.dispatch.enter(ticket.step)
         try:
             entry = self._intend(ticket)
         except UNWRITTEN as failed:
@@ -230,14 +232,16 @@ class Recorder:
                 self.journal.flush_soon()
             raise
         self.executed += 1
-        what = "run %s: %s %s (%s) begins, attempt %d"
-        log.debug(what, ticket.run_id, ticket.call.kind, ticket.call.target, ticket.step, ticket.attempt)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "run %s: %s (%s) begins, attempt %d", ticket.run_id, ticket.call.target, ticket.step, ticket.attempt
+            )
         ticket.began = time.perf_counter()
 
     def _intend(self, ticket: Ticket) -> Entry:
         sink = Sink(self.redactor, self.journal.store.bodies.name)
-        line = lines.intent(ticket, sink)
-        return self.journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=ticket.call.mode != "safe")
+        line, sync = lines.intent(ticket, sink), ticket.call.mode != "safe"
+        return self.journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=sync, facts=sink.facts)
 
     # outcome -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +273,8 @@ class Recorder:
             raise self.unwritten(ticket, failed, begun=True) from failed
         try:
             yield entry
-            ticket.notes.check()
+            if ticket.noted is not None:
+                ticket.noted.check()
         except UNWRITTEN as failed:
             raise self.unwritten(ticket, failed, begun=True) from failed
         except BaseException as interruption:
@@ -285,12 +290,15 @@ class Recorder:
             advance(self, ticket.effect.scope, ticket.step)
 
     def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
-        sink = Sink(self.redactor, self.journal.store.bodies.name)
         bodies = self.journal.store.bodies
-        line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
+        sink = Sink(self.redactor, bodies.name)
+        line = lines.outcome(ticket, outcome, detail, waited, sink)
         if sink.redacted:
-            lines.warn_of_loss(ticket)
-        return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies)
+            sink = Sink(self.redactor, bodies.name)
+            line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
+            if sink.redacted:
+                lines.warn_of_loss(ticket)
+        return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies, facts=sink.facts)
 
     def note_cancelled(self, ticket: Ticket) -> None:
         """Note that the caller stopped waiting for an effect under way. Never waits: its task is being cancelled."""

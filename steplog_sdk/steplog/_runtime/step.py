@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-import orjson
-
 from steplog._kernel.canonical import is_plain
 from steplog._kernel.codec import Classes, encode
 from steplog._kernel.identity import Mode, check_mode
@@ -21,6 +19,7 @@ from steplog._kernel.secret import Plan, parameters_of
 from steplog._runtime import messages
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.blame import blamed
+from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
 from steplog._runtime.context import current_task, inside, unrecorded
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
@@ -116,7 +115,7 @@ class Tool:
             arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
         else:
             arguments = self.binder.bind(args, kwargs)
-        plain = _is_plain(arguments) and not self.secrets
+        plain = is_plain(arguments) and not self.secrets
         tree = arguments if plain else {name: self._encoded(name, value) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
         call.plain = plain
@@ -153,14 +152,7 @@ class Tool:
         return coerce(value, type(None) if hint is None else hint, getattr(fn, "__globals__", None), "it")
 
 
-_UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))
-
-
-def _is_plain(arguments: dict[str, Any]) -> bool:
-    try:
-        return is_plain(arguments)
-    except RuntimeError:  # another thread changes them; the walk that comes now says which
-        return False
+_FINAL: Final = frozenset({dict, list, *UNCHANGEABLE})
 
 
 def _nothing() -> None:
@@ -225,29 +217,9 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
             ticket = _next_attempt(recorder, ticket)
             yield "log", recorder.proceed(ticket)
             continue
-        _warn_of_changes(tool, ticket, arguments, named)
+        warn_of_changes(tool, ticket, arguments, named)
         yield "log", done(recorder, ticket, result, tool.classes)
         return result
-
-
-def _warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Say so when a tool has changed what it was given: the result is returned on a resume, the change is not."""
-    if all(isinstance(value, _UNCHANGEABLE) for value in (*arguments, *named.values())):
-        return
-    try:
-        # Plain arguments are recorded as they are, so what was submitted has changed with them.
-        after = ticket.call
-        if not after.plain:
-            after = tool.call(arguments, {name: value for name, value in named.items() if value is not ticket.key})
-        changed = orjson.dumps(after.args) != ticket.given
-    except (EncodeError, orjson.JSONEncodeError):
-        changed = True
-    if changed:
-        message = (
-            f"step {tool.name} changes an argument that it was given. On a resume its result is returned, but the "
-            f"change is not made again. Return what has changed instead. (Said once.)"
-        )
-        PROCESS.warn_once(f"changes {tool.name}", message)
 
 
 def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
@@ -299,7 +271,31 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     ticket: Ticket = run(recorder.begin(call, place, may_wait=current_task() is None))
     if ticket.recorded is not None:
         return tool.result(ticket)
-    return _drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
+    if tool.retries or ticket.verify:
+        return _drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
+    return _once(tool, recorder, ticket, args, kwargs)
+
+
+def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The `life` of the ordinary step, which is neither verified nor retried, without what those two need."""
+    if tool.binder.takes_key:
+        kwargs = tool.binder.with_key(args, kwargs, ticket.key)
+    try:
+        with inside(recorder, ticket.step):
+            result = tool.fn(*args, **kwargs)
+        if type(result) not in _FINAL:
+            _refuse_awaitable(tool, result)
+    except Interrupt:
+        raise
+    except Exception as error:
+        run(recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error))
+        raise
+    warn_of_changes(tool, ticket, args, kwargs)
+    if not tool.secrets and is_plain(result):
+        run(recorder.finish(ticket, "done", {"result": result}))
+    else:
+        run(done(recorder, ticket, result, tool.classes))
+    return result
 
 
 def _drive(steps: Life, tool: Tool, ticket: Ticket) -> Any:
@@ -323,15 +319,20 @@ def _perform(action: str, subject: Any, tool: Tool, ticket: Ticket) -> Any:
         return time.sleep(subject)
     with _scope(action, ticket):
         answer = subject()
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
-        message = (
-            f"step {tool.name}: the plain function {tool.fn!r} returned an awaitable, whose outcome cannot be recorded "
-            f"before it is seen.\nGive steplog the async function itself: await steplog.step({tool.name!r}, fetch)"
-        )
-        raise InvalidArgument(message)
+    _refuse_awaitable(tool, answer)
     return answer
+
+
+def _refuse_awaitable(tool: Tool, answer: Any) -> None:
+    if not inspect.isawaitable(answer):
+        return
+    if inspect.iscoroutine(answer):
+        answer.close()
+    message = (
+        f"step {tool.name}: the plain function {tool.fn!r} returned an awaitable, whose outcome cannot be recorded "
+        f"before it is seen.\nGive steplog the async function itself: await steplog.step({tool.name!r}, fetch)"
+    )
+    raise InvalidArgument(message)
 
 
 async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

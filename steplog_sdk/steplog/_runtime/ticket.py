@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Effect
 from steplog._kernel.fold import StepState
@@ -19,6 +20,9 @@ from steplog.errors import BodyMissing, Corrupt, DecodeError, Interrupt, KeyMiss
 if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
     from steplog.stores.base import BodyStore
+
+# Few steps have notes; the rest should not pay for a lock each.
+_making_notes: Final = threading.Lock()
 
 Conclusion = tuple[str, dict[str, Any], BaseException | None, float]
 """Outcome, detail, the exception that the caller sees, seconds spent waiting: as `Ticket.finish` takes them."""
@@ -160,9 +164,30 @@ class Ticket:
         key: idempotency key, the same for every attempt of the step.
         recorded: the recorded outcome, or None when the effect is to run.
         earlier: the job that is to be taken up instead of being begun anew, or None.
-        notes: what is known of this attempt before it has ended.
+        noted: what is known of this attempt before it has ended; None where nothing was.
         verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
     """
+
+    __slots__ = (
+        "_closing",
+        "account",
+        "attempt",
+        "began",
+        "call",
+        "earlier",
+        "effect",
+        "finished",
+        "forked",
+        "given",
+        "hashed",
+        "key",
+        "noted",
+        "recorded",
+        "recorder",
+        "run_id",
+        "step",
+        "verify",
+    )
 
     def __init__(self, recorder: Recorder, call: Call, effect: Effect) -> None:
         self.recorder = recorder
@@ -174,7 +199,7 @@ class Ticket:
         self.attempt = 1
         self.recorded: Recorded | None = None
         self.earlier: Earlier | None = None
-        self.notes = Notes(self)
+        self.noted: Notes | None = None
         self.verify = False
         self.finished = False
         self.began = time.perf_counter()
@@ -183,6 +208,18 @@ class Ticket:
         self.forked = False
         self.account = ""
         self._closing: Callable[[], dict[str, Any] | None] | None = None
+
+    @property
+    def notes(self) -> Notes:
+        """What is known of this attempt before it has ended; made when it is first asked for."""
+        found = self.noted
+        return self._make_notes() if found is None else found
+
+    def _make_notes(self) -> Notes:
+        with _making_notes:
+            if self.noted is None:
+                self.noted = Notes(self)
+            return self.noted
 
     def finish(
         self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0

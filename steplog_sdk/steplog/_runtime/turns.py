@@ -103,7 +103,11 @@ def _resolve(future: Any) -> None:
 
 
 class Turns:
-    """The order of completion of one run's recorded steps, and how far this dispatch has come in it."""
+    """The order of completion of one run's recorded steps, and how far this dispatch has come in it.
+
+    Attributes:
+        using: by thread, what to set when it has used the result that it got last.
+    """
 
     def __init__(self, state: RunState) -> None:
         finished = [step for step in state.steps.values() if step.status in FINISHED and step.finished_seq is not None]
@@ -117,7 +121,7 @@ class Turns:
                 self._inner.setdefault(step.scope, []).append(step.id)
         self._blocked: dict[int, list[Turn]] = {}
         self._waiting: set[int] = set()
-        self._using: dict[int, threading.Event] = {}
+        self.using: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self._moved = time.monotonic()
 
@@ -162,8 +166,8 @@ class Turns:
 
     def used(self) -> None:
         """This thread has used what it got last: it makes its next call, or ends."""
-        if self._using:
-            event = self._using.pop(threading.get_ident(), None)
+        if self.using:
+            event = self.using.pop(threading.get_ident(), None)
             if event is not None:
                 event.set()
 
@@ -199,7 +203,7 @@ class Turns:
         for turn in self._blocked.pop(position, ()):
             blocker = self._first_open(position + 1, turn.position)
             if blocker is None:
-                turn.used = None if user is None else self._using.setdefault(user, threading.Event())
+                turn.used = None if user is None else self.using.setdefault(user, threading.Event())
                 turn.wake()
             else:
                 turn.blocker = blocker

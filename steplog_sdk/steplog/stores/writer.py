@@ -46,21 +46,25 @@ class OpenLog(NamedTuple):
     interval: float | None = None
 
 
-class _Batch(NamedTuple):
-    """Lines and their place: byte offset, sequence number of the first, how many."""
+class _Batch:
+    """Lines and their place.
 
-    offset: int
-    seq: int
-    lines: int
-    data: bytes
+    Attributes:
+        offset: byte offset.
+        end: offset behind the last byte.
+        seq: sequence number of the first line.
+        next_seq: that of the line after the last.
+        data: the bytes.
+    """
 
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.data)
+    __slots__ = ("data", "end", "next_seq", "offset", "seq")
 
-    @property
-    def next_seq(self) -> int:
-        return self.seq + self.lines
+    def __init__(self, offset: int, seq: int, lines: int, data: bytes) -> None:
+        self.offset = offset
+        self.end = offset + len(data)
+        self.seq = seq
+        self.next_seq = seq + lines
+        self.data = data
 
 
 class FileWriter:
@@ -109,18 +113,32 @@ class FileWriter:
 
         Repeating the last batch exactly does nothing, so that a caller who was interrupted may simply try again.
         """
-        self._check_usable()
+        log = self._log
+        if self._busy or self._closed or self._cause is not None or log.lock.foreign or os.getpid() != self._pid:
+            raise self._refusal()
         self._busy = True
         try:
-            data = b"".join(lines)
-            self._settle(first_seq, data)
-            if data and not self._is_repetition(first_seq, data):
-                self._check_next(first_seq)
-                self._check_place(named=sync)
-                self._write(_Batch(self._last.end, first_seq, len(lines), data), lines)
+            data = lines[0] if len(lines) == 1 else b"".join(lines)
+            if self._pending is not None:
+                self._settle(self._pending, first_seq, data)
+            last = self._last
+            if data and not (first_seq == last.seq and data == last.data):
+                if first_seq != last.next_seq:
+                    raise self._out_of_order(first_seq)
+                # Whoever takes the run over appends its claim, so the end alone tells. A log that was moved away whole
+                # does not change its end; it is noticed where somebody waits for the log.
+                size = self._check_identity() if sync else self._size()
+                if size != last.end:
+                    raise self._overtaken(size, last.end)
+                self._write(_Batch(last.end, first_seq, len(lines), data), lines)
             if sync:
-                self._sync()
-                self._check_end()
+                if self.durable and self._unsynced:
+                    self._sync_now()
+                # Nobody may have written between the check and our own write, which then stands behind theirs. The lock
+                # does not keep out who has declared this process dead while it was stopped there.
+                end, size = (self._pending or last).end, self._size()
+                if size != end:
+                    raise self._overtaken(size, end)
             # No call may stand between these lines and the return: a signal handler could run there.
             if self._pending is not None:
                 self._last = self._pending
@@ -139,7 +157,8 @@ class FileWriter:
         Raises:
             StoreError: as `append`.
         """
-        self._check_usable()
+        if self._busy or self._closed or self._cause is not None or self._is_foreign():
+            raise self._refusal()
         if self.interval is not None and self._unsynced and self._pending is None:
             self._sync_now()
 
@@ -158,38 +177,39 @@ class FileWriter:
     def _is_foreign(self) -> bool:
         return self._log.lock.foreign or os.getpid() != self._pid
 
-    def _check_usable(self) -> None:
+    def _refusal(self) -> StoreError | LeaseLost | ForkedWriter:
+        """Why this writer takes nothing now."""
         run_id = self._log.run_id
         if self._is_foreign():
-            raise ForkedWriter(
+            return ForkedWriter(
                 f"run {run_id!r}: a forked child (pid {os.getpid()}) tried to write to the run of its parent "
                 f"(pid {self._pid}). Nothing was written. Record in the parent, or open a run of the child's own.",
                 run_id=run_id,
                 path=self._log.path,
             )
         if self._closed:
-            raise StoreError(f"run {run_id!r} is closed: open it again to append.", run_id=run_id, path=self._log.path)
+            return StoreError(f"run {run_id!r} is closed: open it again to append.", run_id=run_id, path=self._log.path)
         if isinstance(self._cause, LeaseLost):
-            raise LeaseLost(str(self._cause), run_id=run_id) from self._cause
+            lost = LeaseLost(str(self._cause), run_id=run_id)
+            lost.__cause__ = self._cause
+            return lost
         if self._cause is not None:
-            raise self._failure(self._cause, "append", self._poisoned()) from self._cause
-        if self._busy:
-            raise StoreError(
-                f"run {run_id!r}: append was entered while another append of the same writer was under way, from a "
-                "signal handler or a second thread. Nothing was written by the second; call from one thread at a time.",
-                run_id=run_id,
-                path=self._log.path,
-            )
+            failed = self._failure(self._cause, "append", self._poisoned())
+            failed.__cause__ = self._cause
+            return failed
+        return StoreError(
+            f"run {run_id!r}: append was entered while another append of the same writer was under way, from a "
+            "signal handler or a second thread. Nothing was written by the second; call from one thread at a time.",
+            run_id=run_id,
+            path=self._log.path,
+        )
 
-    def _settle(self, first_seq: int, data: bytes) -> None:
+    def _settle(self, batch: _Batch, first_seq: int, data: bytes) -> None:
         """Learn what became of a batch whose append was interrupted, and make the file agree with the caller.
 
         A batch that landed counts, unless the caller now writes something else in its place: it was never
         acknowledged, so it may go.
         """
-        batch = self._pending
-        if batch is None:
-            return
         log = self._log
         self._check_identity()
         try:
@@ -206,17 +226,13 @@ class FileWriter:
             raise self._failure(error, "look at its own log after an interruption", self._poisoned()) from error
         self._pending = None
 
-    def _is_repetition(self, first_seq: int, data: bytes) -> bool:
-        return first_seq == self._last.seq and data == self._last.data
-
-    def _check_next(self, first_seq: int) -> None:
-        if first_seq != self._last.next_seq:
-            raise StoreError(
-                f"run {self._log.run_id!r}: the next event is seq {self._last.next_seq}, but seq {first_seq} was "
-                "offered. Nothing was written.",
-                run_id=self._log.run_id,
-                path=self._log.path,
-            )
+    def _out_of_order(self, first_seq: int) -> StoreError:
+        return StoreError(
+            f"run {self._log.run_id!r}: the next event is seq {self._last.next_seq}, but seq {first_seq} was "
+            "offered. Nothing was written.",
+            run_id=self._log.run_id,
+            path=self._log.path,
+        )
 
     def _size(self) -> int:
         log = self._log
@@ -233,36 +249,18 @@ class FileWriter:
         log = self._log
         try:
             status = log.fs.stat(log.path)
-            locked = log.lock.is_in_place()
+            # Whoever takes a run whose lock file is gone appends a claim, and the log's end tells of it. So this only
+            # tells earlier, and is left out where it would cost as much as the append.
+            locked = not self.durable or log.lock.is_in_place()
         except (FileNotFoundError, NotADirectoryError):
             raise self._lose("its log was moved or deleted") from None
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
-        if identify(status) != self._identity:
+        if (status.st_dev, status.st_ino) != self._identity:
             raise self._lose("another file has taken the place of its log")
         if not locked:
             raise self._lose("its lock file was moved or deleted")
         return status.st_size
-
-    def _check_place(self, *, named: bool) -> None:
-        """Check that the log ends where we left it; with `named` also that its path and its lock are still ours.
-
-        Whoever takes the run over appends its claim, so the end alone tells. A log that was moved away whole does not
-        change its end; it is noticed at the next boundary, which is where somebody waits for the log.
-        """
-        size = self._check_identity() if named else self._size()
-        if size != self._last.end:
-            raise self._overtaken(size, self._last.end)
-
-    def _check_end(self) -> None:
-        """Check that nobody wrote between the last check and our own write, which then stands behind theirs.
-
-        Only where the lock keeps nobody out: a process that was stopped there may have been declared dead meanwhile.
-        """
-        end = (self._pending or self._last).end
-        size = self._size()
-        if size != end:
-            raise self._overtaken(size, end)
 
     def _overtaken(self, size: int, end: int) -> LeaseLost:
         change = f"the log has {size} bytes where this writer left {end}"
@@ -288,7 +286,7 @@ class FileWriter:
         for last_try in (False, True):
             try:
                 wanted, written = 0, 0
-                for block in _blocks(batch, lines):
+                for block in (batch.data,) if len(batch.data) <= MAX_BATCH else _blocks(lines):
                     wanted, written = len(block), log.fs.write(log.fd, block)
                     if written < wanted:
                         break
@@ -315,11 +313,6 @@ class FileWriter:
         events = f"event {batch.seq}" if last == batch.seq else f"events {batch.seq} to {last}"
         meaning = self._poisoned() if self._cause is not None else "The log is as it was before."
         return self._failure(error, f"write {events}", meaning)
-
-    def _sync(self) -> None:
-        if not self.durable or not self._unsynced:
-            return
-        self._sync_now()
 
     def _sync_now(self) -> None:
         log = self._log
@@ -361,11 +354,8 @@ class FileWriter:
         return failure(error, self._log.run_id, action, self._log.path, meaning)
 
 
-def _blocks(batch: _Batch, lines: Sequence[bytes]) -> Iterator[bytes]:
-    """One block for every batch of ordinary size; a larger one is cut between lines so that a fragment stays small."""
-    if len(batch.data) <= MAX_BATCH:
-        yield batch.data
-        return
+def _blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """A batch of more than ordinary size, cut between lines so that a fragment stays small."""
     block: list[bytes] = []
     size = 0
     for line in lines:

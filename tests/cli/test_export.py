@@ -92,6 +92,33 @@ def test_a_run_that_stopped_goes_on_elsewhere(home, there, invoke, tmp_path):
         assert run.executed == 1
 
 
+def test_an_encrypted_run_stays_encrypted(home, there, invoke, tmp_path, monkeypatch, ask):
+    pytest.importorskip("cryptography")
+    key, other = (invoke("key").stdout.strip() for _ in range(2))
+    monkeypatch.setenv("STEPLOG_KEY", key)
+    token = "ghp_" + "a1B2c3D4" * 4 + "e5F6"
+    steplog.install(home=home, interceptors=[])
+    with steplog.run("r"):
+        steplog.step("read 1", lambda: text(1))
+        assert steplog.step("token", lambda: token) == token
+    path = tmp_path / "r.steplog"
+    assert invoke("export", "r", "-o", str(path)).exit_code == 0
+    with zipfile.ZipFile(path) as file:
+        inside = b"".join(file.read(info) for info in file.infolist())
+    for secret in (token.encode(), text(1)[:40].encode(), sha256(text(1).encode()).hexdigest().encode()):
+        assert secret not in inside
+    for wrong in (other, ""):
+        monkeypatch.setenv("STEPLOG_KEY", wrong)
+        assert taken(invoke, path, there).exit_code == 1
+        assert not (there / "runs").exists()
+    monkeypatch.setenv("STEPLOG_KEY", f"{other},{key}")
+    assert taken(invoke, path, there).exit_code == 0
+    steplog.install(home=there, interceptors=[])
+    with steplog.run("r"):
+        assert steplog.step("read 1", lambda: 1 / 0) == text(1)
+        assert steplog.step("token", lambda: 1 / 0) == token
+
+
 def test_the_same_run_again_changes_nothing_and_brings_back_bodies(home, there, exported, invoke, ask):
     taken(invoke, exported, there)
     names = [os.fspath(path) for path in there.rglob("*") if path.is_file()]
@@ -219,7 +246,7 @@ def test_a_file_that_is_cut_off_is_not_imported(there, exported, invoke, size):
 KILLED = """
 import os, signal, sys
 from steplog._cli.export import _names
-from steplog.stores import archive
+from steplog.stores import archive, intake
 from steplog.stores.files import FileStore
 what, name, number = sys.argv[1:4]
 calls = 0
@@ -239,7 +266,7 @@ store = FileStore(sys.argv[4])
 if what == "export":
     archive.export_run(store, "r", name, _names)
 else:
-    archive.import_run(store, name, _names)
+    intake.import_run(store, name, _names)
 """
 
 

@@ -28,8 +28,8 @@ def export(run: str, output: Path | None, home: Path, as_json: bool) -> None:  #
     """Write RUN to one file: its log as it is, and every body that it names.
 
     `steplog import FILE` takes it into another home, where it can be looked at, replayed and resumed. The file can be
-    read by its owner only, and is not encrypted, whatever the home is. A run that is under way is written as far as
-    it is.
+    read by its owner only; where STEPLOG_KEY is set, its bodies are encrypted. A run that is under way is written as
+    far as it is.
     """
     from steplog.stores.archive import export_run
 
@@ -54,7 +54,7 @@ def import_(file: Path, home: Path, as_json: bool) -> None:  # noqa: FBT001 - cl
     Everything in it is verified first. A run of that id is never replaced. Resume it in one place only: what the one
     does after the export, the other does not know of.
     """
-    from steplog.stores.archive import import_run
+    from steplog.stores.intake import import_run
 
     done = import_run(store_at(home), str(file), _names)
     facts: dict[str, Any] = {"new": done.new, **done.archived._asdict()}

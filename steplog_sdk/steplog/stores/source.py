@@ -57,37 +57,42 @@ class LogFile:
             StoreError: the file cannot be read.
             Corrupt: what stands there is not what was verified.
         """
-        # The ordinary case: a line that was verified before, near the one before it. `event` sees to the others.
-        index = self.index
-        if seq < len(index.ends):
-            start, stop = index.ends[seq - 1] if seq else 0, index.ends[seq] - 1
-            at, block = self._near
-            if not at <= start or stop > at + len(block):
-                at, block = self._near = start, self._ahead(seq, start, stop)
-            line = block[start - at : stop - at]
-            if sha256(line[:-_SEAL]).digest()[:SEAL_BYTES] == index.seals[seq * SEAL_BYTES : (seq + 1) * SEAL_BYTES]:
-                data: dict[str, Any] = orjson.loads(line)["data"]
-                return data
-        return self.event(seq).data
-
-    def _ahead(self, seq: int, start: int, stop: int) -> bytes:
-        """A line and some of what follows: recorded steps are mostly returned in the order in which they lie there."""
-        try:
-            return self._read(max(stop - start, _AHEAD), start)
-        except OSError as error:
-            raise self._unreadable(seq, error) from error
+        data: dict[str, Any] = orjson.loads(self._verified(seq))["data"]
+        return data
 
     def event(self, seq: int) -> Event:
         """One event. Raises as `data` does."""
-        try:
-            if seq >= len(self.index):
-                self.extend(seq + 1)
-            event = self._proven(seq) if seq < len(self.index) else None
-        except OSError as error:
-            raise self._unreadable(seq, error) from error
-        if event is None:
-            raise self._damaged(seq)
+        event = parse(self._verified(seq))
+        assert event is not None
         return event
+
+    def _verified(self, seq: int) -> bytes:
+        """A line, checked against the seal that it was verified with."""
+        try:
+            if seq >= len(self.index.ends):
+                self.extend(seq + 1)
+            line = self._line(seq) if seq < len(self.index.ends) else None
+        except OSError as error:
+            raise failure(error, self.run_id, f"read event {seq} again", self.path) from error
+        if line is None:
+            raise self._damaged(seq)
+        return line
+
+    def _line(self, seq: int) -> bytes | None:
+        index = self.index
+        start, stop = index.ends[seq - 1] if seq else 0, index.ends[seq] - 1
+        seal = index.seals[seq * SEAL_BYTES : (seq + 1) * SEAL_BYTES]
+        at, block = self._near
+        if not at <= start or stop > at + len(block):
+            # And some of what follows: recorded steps are mostly returned in the order in which they lie there.
+            at, block = self._near = start, self._read(max(stop - start, _AHEAD), start)
+        line = block[start - at : stop - at]
+        if sha256(line[:-_SEAL]).digest()[:SEAL_BYTES] == seal:
+            return line
+        # The writer's descriptor may have been closed meanwhile, and its number given to another file.
+        self._fd, self._near = None, (0, b"")
+        line = b"".join(self.blocks(start, stop))
+        return line if sha256(line[:-_SEAL]).digest()[:SEAL_BYTES] == seal else None
 
     def extend(self, count: int) -> None:
         """Index what was appended, up to `count` lines, as far as it continues the chain. Raises OSError."""
@@ -121,19 +126,6 @@ class LogFile:
         """The first `count` events in order. Raises as `data` does."""
         yield from map(self.event, range(count))
 
-    def _proven(self, seq: int) -> Event | None:
-        start, stop = self.index.span(seq)
-        seal = self.index.seal(seq)
-        for _ in range(2):
-            line = b"".join(self.blocks(start, stop))
-            if len(line) == stop - start and sha256(line[:-_SEAL]).digest()[:SEAL_BYTES] == seal:
-                return parse(line)
-            # The writer's descriptor may have been closed meanwhile, and its number given to another file.
-            if self._fd is None:
-                break
-            self._fd = None
-        return None
-
     def _read(self, size: int, offset: int) -> bytes:
         fd = self._fd
         if fd is not None:
@@ -146,9 +138,6 @@ class LogFile:
         if self._own is None:
             self._own = self._fs.open(self.path, os.O_RDONLY)
         return self._fs.read(self._own, size, offset)
-
-    def _unreadable(self, seq: int, error: OSError) -> StoreError:
-        return failure(error, self.run_id, f"read event {seq} again", self.path)
 
     def _damaged(self, seq: int) -> StoreError:
         start = self.index.span(seq)[0] if seq < len(self.index) else self.index.end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 from tests.cli.logs import MODEL, TOOL, LogFile, refund_run
 
@@ -104,6 +105,20 @@ def test_a_body_that_several_runs_name_is_a_fault_of_each(home, invoke, ask):
     facts = ask("verify", "--all")
     assert sorted(facts["damaged"]) == ["a", "b"]
     assert invoke("verify", "--all").stdout.count("bad body: run ") == 2
+
+
+def test_a_damaged_body_that_no_run_names_is_found(home, invoke, ask):
+    log = refund_run(home)
+    log.body(b"x" * 9000)
+    db = sqlite3.connect(home / "bodies.db")
+    db.execute("UPDATE chunks SET data = zeroblob(length(data))")
+    db.commit()
+    db.close()
+    result = invoke("verify", "--all")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("bad body: ")
+    facts = ask("verify", "--all")
+    assert (facts["ok"], facts["damaged"], facts["bodies"]["checked"]) == (False, [], 1)
 
 
 def test_a_home_without_runs_is_whole(invoke):

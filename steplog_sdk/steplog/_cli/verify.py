@@ -45,6 +45,8 @@ Examples:
 def verify(run: str | None, home: Path, *, everything: bool, as_json: bool) -> int:
     """Check RUN's seals, its chain, and every body that it names; with --all those of every run.
 
+    With --all every body of the home is read too, whether a run names it or not.
+
     Exit code: 0 when all is whole, 1 with the precise fault otherwise.
     """
     if everything == (run is not None):

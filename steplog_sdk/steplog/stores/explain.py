@@ -14,7 +14,8 @@ from steplog.stores.base import check_run_id
 from steplog.stores.fs import FS
 
 _REMEDIES: Final = {
-    errno.ENOSPC: "The disk is full: free some space, or point STEPLOG_HOME to another disk, then go on with the run.",
+    errno.ENOSPC: "The disk is full: free some space (`steplog du` says what takes it, `steplog prune` gives up what "
+    "is old), or point STEPLOG_HOME to another disk, then go on with the run.",
     errno.EDQUOT: "Your disk quota is used up: free some space, or point STEPLOG_HOME to another disk.",
     errno.EFBIG: "A file size limit was reached: raise it (`ulimit -f`), or point STEPLOG_HOME elsewhere.",
     errno.EROFS: "The file system is read-only: mount it writable, or point STEPLOG_HOME to a writable directory.",

@@ -98,11 +98,10 @@ def check_space(fs: FS, path: str) -> None:
         _say(
             path,
             "space",
-            "only %s are free on the disk of %s. When it is full, steps are refused and runs halt: free some space, or "
-            "point STEPLOG_HOME to another disk. What takes it: du -sh %s",
+            "only %s are free on the disk of %s. When it is full, steps are refused and runs halt: free some space "
+            "(`steplog du` says what takes it, `steplog prune` gives up what is old), or point STEPLOG_HOME elsewhere.",
             megabytes(space.free),
             path,
-            shlex.quote(path),
         )
 
 

@@ -147,9 +147,9 @@ import os, signal, sys
 from steplog.stores import retention
 from steplog.stores.files import FileStore
 real = getattr(retention.os, sys.argv[2])
-def die(*words):
+def die(*words, **options):
     if sys.argv[3] == "after":
-        real(*words)
+        real(*words, **options)
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(retention.os, sys.argv[2], die)
 retention.prune_home(FileStore(sys.argv[1]), retention.Limits(runs=90, bodies=30))

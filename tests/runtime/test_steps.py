@@ -450,6 +450,37 @@ def test_a_lost_body_halts_and_can_be_settled(home):
     assert calls == [1]
 
 
+@pytest.mark.parametrize("mode", ["safe", "unsafe"])
+def test_an_intent_whose_arguments_a_loss_of_power_took_is_an_orphan_like_any_other(home, mode):
+    """The line of a safe step's intent is not synced, nor is the body that it names; either may be lost alone."""
+    calls = []
+
+    @steplog.step(mode=mode)
+    def tool(text):
+        calls.append(text)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return len(text)
+
+    with pytest.raises(KeyboardInterrupt), steplog.run("r"):
+        tool("x" * 10_000)
+    FileStore(str(home)).bodies.close()
+    for file in home.glob("bodies.db*"):
+        file.unlink()
+
+    if mode == "unsafe":
+        with pytest.raises(steplog.RunStopped) as caught, steplog.run("r"):
+            tool("x" * 10_000)
+        assert caught.value.reason == "indeterminate"
+        resolve(FileStore(str(home)), "r", caught.value.step, how="retry")
+    # This process had the file open; another one would not have known it.
+    with pytest.raises(steplog.RunStopped, match="deleted or replaced"), steplog.run("r"):
+        tool("x" * 10_000)
+    with steplog.run("r"):
+        assert tool("x" * 10_000) == 10_000
+    assert len(calls) == 2
+
+
 def test_a_result_that_lost_a_secret_says_so_and_is_not_returned_without_it(home, caplog):
     calls = []
     secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" + "K1l2M3n4O5p6Q7r8"

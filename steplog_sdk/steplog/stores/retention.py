@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -200,7 +201,7 @@ def _delete(store: FileStore, run: _Run) -> bool:
         os.rename(directory, trash)
         fs.sync_dir(os.path.dirname(directory))
         # Still under the lock: whoever has opened the run's files by their old name must not get to write to them.
-        _remove(trash)
+        shutil.rmtree(trash)
     except OSError as error:
         raise failure(error, run.run_id, "delete the run", directory) from error
     finally:
@@ -214,17 +215,11 @@ def _empty_trash(store: FileStore) -> None:
     try:
         for name in os.listdir(runs):
             if name.startswith(TRASH):
-                _remove(os.path.join(runs, name))
+                shutil.rmtree(os.path.join(runs, name))
     except FileNotFoundError:
         return
     except OSError as error:
         raise failure(error, None, "delete what an earlier prune has left", runs) from error
-
-
-def _remove(directory: str) -> None:
-    for path in sorted(_files(directory), key=lambda path: path.endswith(".lock")):
-        os.unlink(path)
-    os.rmdir(directory)
 
 
 def _files(directory: str) -> Iterator[str]:

@@ -178,6 +178,15 @@ class StoreContract:
         assert store.bodies.has(name)
         assert store.bodies.get(name) == data
 
+    def test_a_body_is_put_under_the_name_that_the_store_gives_it(self, store: Store) -> None:
+        data = BODIES[5]
+        name = store.bodies.name(data)
+        with store.bodies.held(), store.bodies.held():
+            store.bodies.put([(name, data)], sync=False)
+        store.bodies.rest()
+        assert len(bytes.fromhex(name)) == 32
+        assert store.bodies.get(name) == data
+
     def test_many_bodies_are_put_at_once(self, store: Store) -> None:
         store.bodies.put(named(data) for data in BODIES)
         store.bodies.put([named(BODIES[3]), named(BODIES[3])], sync=False)

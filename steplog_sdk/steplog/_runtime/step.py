@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
-from collections.abc import Callable, Collection, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from steplog._kernel.canonical import is_plain
 from steplog._kernel.codec import Classes, encode
 from steplog._kernel.identity import Mode, check_mode
 from steplog._kernel.secret import Plan, parameters_of
-from steplog._runtime import messages
-from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
-from steplog._runtime.blame import blamed
 from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
-from steplog._runtime.context import current_task, inside, unrecorded
+from steplog._runtime.context import current_task, inside
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
+from steplog._runtime.life import drive, drive_async, life, note_cancelled, refuse_awaitable
 from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.refuse import refuse
@@ -177,88 +173,6 @@ def _code_of(fn: Any) -> Any:
     return getattr(fn, "__code__", type(fn))
 
 
-# The life of a step, written once for both colours. It yields what the driver must do and gets the answer back.
-
-Action = tuple[str, Any]
-Life = Generator[Action, Any, Any]
-
-
-def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> Life:
-    """Run a step that was told to proceed: verify, attempt, retry, record.
-
-    Yields `("log", steps)` for a half of the recorder, `("call", thunk)` for the user's function, `("ask", thunk)` for
-    its verify function and `("sleep", seconds)`; is sent the result.
-    """
-    if tool.binder.takes_key:
-        named = tool.binder.with_key(arguments, named, ticket.key)
-    if ticket.verify:
-        answer = yield from _verify(tool, recorder, ticket, arguments, named)
-        if isinstance(answer, Happened):
-            return answer.result
-    first = ticket.attempt
-    while True:
-        try:
-            result = yield "call", functools.partial(tool.fn, *arguments, **named)
-        except Interrupt:
-            # An inner step halted the run; this one stays open, and its mode says what that means on resume.
-            raise
-        except Exception as error:
-            if not (ticket.attempt - first < tool.retries and isinstance(error, tool.retry_on)):
-                yield "log", recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error)
-                raise
-            yield "log", recorder.finish(ticket, "failed", _retried(tool, ticket, error))
-            try:
-                yield "sleep", tool.backoff * 2 ** (ticket.attempt - first)
-            except BaseException:
-                # Given up between two attempts: the next one will not be made, whatever the log says of the last.
-                recorder.note_given_up(ticket)
-                raise
-            recorder.dispatch.expect_again(ticket.step)
-            ticket = _next_attempt(recorder, ticket)
-            yield "log", recorder.proceed(ticket)
-            continue
-        warn_of_changes(tool, ticket, arguments, named)
-        yield "log", done(recorder, ticket, result, tool.classes)
-        return result
-
-
-def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
-    following = Ticket(recorder, ticket.call, ticket.effect)
-    following.hashed = ticket.hashed
-    following.forked = ticket.forked
-    following.attempt = ticket.attempt + 1
-    return following
-
-
-def _retried(tool: Tool, ticket: Ticket, error: Exception) -> dict[str, Any]:
-    # The step itself and the inner steps whose failure this is may run again, now or on resume.
-    retry = [ticket.step, *blamed(error, ticket.recorder.journal.state)]
-    return {"error": failure(error, tool.classes), "retry": retry}
-
-
-def _verify(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> Life:
-    assert tool.verify is not None
-    state = recorder.journal.state.steps[ticket.step]
-    try:
-        answer = yield "ask", functools.partial(tool.verify, *arguments, **named)
-    except Exception as error:
-        detail = f"\nIts verify function raised {type(error).__name__}: {error}"
-        raise recorder.halt(messages.indeterminate(recorder.named, state, detail)) from error
-    if isinstance(answer, Happened):
-        yield "log", recorder.settled(ticket, encode(answer.result, where="verify", classes=tool.classes))
-        return answer
-    if answer is NOT_HAPPENED:
-        yield "log", recorder.proceed(ticket)
-        return answer
-    detail = "\nIts verify function cannot tell."
-    if answer is not UNKNOWN:
-        detail = (
-            f"\nIts verify function returned {answer!r}; it must return steplog.Happened(result), "
-            f"steplog.NOT_HAPPENED or steplog.UNKNOWN."
-        )
-    raise recorder.halt(messages.indeterminate(recorder.named, state, detail))
-
-
 def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a plain function as a step of the open run, or straight through where none is open."""
     place = place_of(tool.kind, tool.name, tool.mode)
@@ -272,7 +186,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if ticket.recorded is not None:
         return tool.result(ticket)
     if tool.retries or ticket.verify:
-        return _drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
+        return drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
     return _once(tool, recorder, ticket, args, kwargs)
 
 
@@ -284,7 +198,7 @@ def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...],
         with inside(recorder, ticket.step):
             result = tool.fn(*args, **kwargs)
         if type(result) not in _FINAL:
-            _refuse_awaitable(tool, result)
+            refuse_awaitable(tool, result)
     except Interrupt:
         raise
     except Exception as error:
@@ -298,43 +212,6 @@ def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...],
     return result
 
 
-def _drive(steps: Life, tool: Tool, ticket: Ticket) -> Any:
-    try:
-        action, subject = next(steps)
-        while True:
-            try:
-                answer = _perform(action, subject, tool, ticket)
-            except BaseException as error:  # noqa: BLE001  # thrown into the life, which decides and re-raises
-                action, subject = steps.throw(error)
-            else:
-                action, subject = steps.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-def _perform(action: str, subject: Any, tool: Tool, ticket: Ticket) -> Any:
-    if action == "log":
-        return run(subject)
-    if action == "sleep":
-        return time.sleep(subject)
-    with _scope(action, ticket):
-        answer = subject()
-    _refuse_awaitable(tool, answer)
-    return answer
-
-
-def _refuse_awaitable(tool: Tool, answer: Any) -> None:
-    if not inspect.isawaitable(answer):
-        return
-    if inspect.iscoroutine(answer):
-        answer.close()
-    message = (
-        f"step {tool.name}: the plain function {tool.fn!r} returned an awaitable, whose outcome cannot be recorded "
-        f"before it is seen.\nGive steplog the async function itself: await steplog.step({tool.name!r}, fetch)"
-    )
-    raise InvalidArgument(message)
-
-
 async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an async function as a step of the open run, or straight through where none is open."""
     place = place_of(tool.kind, tool.name, tool.mode)
@@ -346,42 +223,34 @@ async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     ticket: Ticket = await run_async(recorder.begin(call, place))
     if ticket.recorded is not None:
         return tool.result(ticket)
-    return await _drive_async(life(tool, recorder, ticket, args, kwargs), ticket)
+    if tool.retries or ticket.verify:
+        return await drive_async(life(tool, recorder, ticket, args, kwargs), ticket)
+    return await _once_async(tool, recorder, ticket, args, kwargs)
 
 
-async def _drive_async(steps: Life, ticket: Ticket) -> Any:
+async def _once_async(
+    tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The same as `_once` for a task."""
+    if tool.binder.takes_key:
+        kwargs = tool.binder.with_key(args, kwargs, ticket.key)
     try:
-        action, subject = next(steps)
-        while True:
-            try:
-                answer = await _perform_async(action, subject, ticket)
-            except BaseException as error:  # noqa: BLE001  # thrown into the life, which decides and re-raises
-                action, subject = steps.throw(error)
-            else:
-                action, subject = steps.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-async def _perform_async(action: str, subject: Any, ticket: Ticket) -> Any:
-    if action == "log":
-        return await run_async(subject)
-    import asyncio
-
-    if action == "sleep":
-        return await asyncio.sleep(subject)
-    # The coroutine is awaited in the step's scope, not only created there.
-    try:
-        with _scope(action, ticket):
-            answer = subject()
-            return await answer if inspect.isawaitable(answer) else answer
-    except asyncio.CancelledError:
-        if action == "call":
-            ticket.cancelled()
+        # The coroutine is awaited in the step's scope, not only created there.
+        with inside(recorder, ticket.step):
+            result = tool.fn(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+    except Interrupt:
         raise
-
-
-def _scope(action: str, ticket: Ticket) -> AbstractContextManager[None]:
-    # What a verify function asks is about the world as it is now: recorded, its answer would be returned on the next
-    # resume as well, when the effect may have happened since.
-    return unrecorded() if action == "ask" else inside(ticket.recorder, ticket.step)
+    except Exception as error:
+        await run_async(recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error))
+        raise
+    except BaseException as interruption:
+        note_cancelled(ticket, interruption)
+        raise
+    warn_of_changes(tool, ticket, args, kwargs)
+    if not tool.secrets and is_plain(result):
+        await run_async(recorder.finish(ticket, "done", {"result": result}))
+    else:
+        await run_async(done(recorder, ticket, result, tool.classes))
+    return result

@@ -127,13 +127,13 @@ class StepState:
         return [self._data(kept) for kept in self.notes] if self.notes else []
 
     def _data(self, kept: Kept) -> Data:
+        if isinstance(kept, int):
+            assert self.source is not None
+            return self.source.data(kept)
         if isinstance(kept, bytes):
             data: Data = orjson.loads(kept)
             return data
-        if not isinstance(kept, int):
-            return kept
-        assert self.source is not None
-        return self.source.data(kept)
+        return kept
 
     def copy(self) -> StepState:
         """A state that changes by itself; event data is shared, and nobody changes that."""

@@ -32,12 +32,12 @@ ANSWER = ["drawn", *map(program.result_of, ("pay rent", "refund rent", "mail nor
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory):
-    """Where, by kind of call, a run without faults deals with its files; below which path is asked for."""
+    """Where, by kind of call, a run without faults deals with its files, or its first thread with one of them."""
     needed()
     folder = tmp_path_factory.mktemp("survey")
     traced(MODULE, folder, "-y", "-o", str(folder / "trace"), "-e", f"trace={','.join(CALLS)}")
     trace = (folder / "trace").read_text()
-    return lambda path="": points(trace, str(folder / path))
+    return lambda path="": points(trace, str(folder / path), first_thread=bool(path))
 
 
 class Case:

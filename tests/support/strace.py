@@ -47,16 +47,18 @@ def traced(module: str, folder: Path, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=ROOT, env=environment(**more), capture_output=True, text=True, check=False)
 
 
-def points(trace: str, path: str) -> dict[str, list[int]]:
+def points(trace: str, path: str, *, first_thread: bool = False) -> dict[str, list[int]]:
     """Where in each kind of call a run that was traced with `-y` deals with a path or what is below it.
 
-    The numbers are those that `-e inject=CALL:...:when=NUMBER` takes: every call of the thread counts, from 1.
+    The numbers are those that `-e inject=CALL:...:when=NUMBER` takes: every call of the thread counts, from 1. They are
+    those of all threads, or of the one that calls first.
     """
     counts: Counter[tuple[str, str]] = Counter()
     found: dict[str, list[int]] = defaultdict(list)
-    for thread, name, arguments in re.findall(r"^(\d+) +(\w+)\((.*)$", trace, re.MULTILINE):
+    calls = re.findall(r"^(\d+) +(\w+)\((.*)$", trace, re.MULTILINE)
+    for thread, name, arguments in calls:
         counts[thread, name] += 1
-        if path in arguments:
+        if path in arguments and (thread == calls[0][0] or not first_thread):
             found[name].append(counts[thread, name])
     return {name: sorted(set(numbers)) for name, numbers in found.items()}
 

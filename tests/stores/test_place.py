@@ -6,18 +6,23 @@ import errno
 import logging
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 import steplog
+from steplog._cli.contents import references
 from steplog._kernel.line import Chain
+from steplog._runtime import settings
 from steplog.errors import StoreError
 from steplog.stores import place
 from steplog.stores.files import FileStore
 from steplog.stores.fs import Space
 from steplog.testing import FaultyFS, PowerFailure
-from steplog.testing.contract import fill
+from steplog.testing.contract import fill, named
 from tests.faults.scenario import release
+from tests.support.processes import environment
 
 LOCAL = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
 
@@ -209,3 +214,65 @@ def test_every_new_directory_above_a_home_has_its_name_synced(tmp_path):
     fs.lose_power()
     release(FileStore(tmp_path))
     assert len(FileStore(home).read("r").events) == 1
+
+
+READER = """
+import sys
+from steplog._cli.main import main
+from steplog.stores.files import FileStore
+home = sys.argv[1]
+store = FileStore(home)
+print(len(store.bodies.get(sys.argv[2])))
+for action in (lambda: store.open("new"), lambda: store.bodies.put([(sys.argv[3], b"y" * 5000)])):
+    try:
+        action()
+    except Exception as error:
+        print(type(error).__name__, "read-only" in str(error), home in str(error))
+sys.argv[1:] = ["verify", "--all", "--home", home]
+main()
+"""
+
+
+def test_what_may_only_be_read_here_and_is_written_elsewhere_is_looked_at_afresh(tmp_path):
+    writer = FileStore(tmp_path).bodies
+    one, two = named(b"1" * 5000), named(b"2" * 5000)
+    writer.put([one])
+    fs = FaultyFS()
+    reader = FileStore(tmp_path, fs=fs).bodies
+    fs.fail("create", errno=errno.EROFS, persistent=True)
+    with pytest.raises(StoreError, match="read-only"):
+        reader.get(one[0])  # the writer is at work: not everything is in the file
+    writer.close()
+    assert reader.get(one[0]) == one[1]
+    assert not reader.has(two[0])
+    writer.put([two])
+    writer.close()
+    assert reader.get(two[0]) == two[1]
+    reader.close()
+
+
+def test_a_home_on_a_medium_that_may_only_be_read_can_be_read_and_verified(tmp_path):
+    home = tmp_path / "home"
+    steplog.install(home=home, interceptors=())
+    with steplog.run("r"):
+        steplog.step("big", lambda: "x" * 9000)
+    steplog.uninstall()
+    settings.open_store(settings.resolve(home=home)).bodies.close()
+    (body,) = references(FileStore(home).read("r").events[3].data)
+    (home / "runs" / "reader.py").write_text(READER)
+    mount = f'mount --bind "{home}" "{home}" && mount -o remount,ro,bind "{home}"'
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", "-Urm", "sh", "-c", mount], check=False).returncode
+    ):
+        pytest.skip("no user may mount anything here")
+    other, _ = named(b"y" * 5000)
+    read = f'"{sys.executable}" "{home}/runs/reader.py" "{home}" {body} {other}'
+    command = ["unshare", "-Urm", "sh", "-c", f"{mount} && {read}"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "9002",
+        "StoreError True True",
+        "StoreError True True",
+        "ok: 1 runs are whole; 5 events, 1 bodies",
+    ]

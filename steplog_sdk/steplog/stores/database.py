@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from steplog.errors import Corrupt, StoreError, UnsupportedFormat
 from steplog.stores.blocks import encode_ids
@@ -75,6 +76,7 @@ class Database:
         self.connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
         self._synchronous = ""
+        self._frozen: tuple[int, int] | None = None
         _live.add(self)
 
     def exists(self) -> bool:
@@ -87,6 +89,10 @@ class Database:
         Raises:
             StoreError: the file was deleted or replaced since it was opened. The next call opens what is there now.
         """
+        if self.connection is not None and self._frozen is not None and self._frozen != self._shape():
+            # Somebody writes what this process may only read; what SQLite remembers of it is void.
+            self.connection.close()
+            self.connection = self._frozen = None
         if self.connection is not None:
             if self._named() == self._identity:
                 return self.connection
@@ -96,14 +102,7 @@ class Database:
                 f"it the bodies that lines of this home name. Put the file back; else those steps cannot be replayed."
             )
             raise StoreError(message, path=self.path, errno=errno.ENOENT)
-        import sqlite3
-
-        make_dirs(self.fs, os.path.dirname(self.path))
-        fd, created = open_or_create(self.fs, self.path, os.O_RDWR)
-        self.fs.close(fd)
-        if created and self.durable:
-            self.fs.sync_dir(os.path.dirname(self.path))
-        db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        db = self._open()
         try:
             self._prepare(db)
         except BaseException:
@@ -111,6 +110,36 @@ class Database:
             raise
         self.connection, self._identity, self._synchronous = db, self._named() or (0, 0), ""
         return db
+
+    def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
+        path = self.path
+        try:
+            make_dirs(self.fs, os.path.dirname(path))
+            fd, created = open_or_create(self.fs, path, os.O_RDWR)
+            self.fs.close(fd)
+            if created and self.durable:
+                self.fs.sync_dir(os.path.dirname(path))
+        except OSError as error:
+            if error.errno != errno.EROFS or not self.exists() or self._holds_more():
+                raise
+            # SQLite looks out for writers by way of a file beside it, which cannot be made here. So this looks itself.
+            path = f"file:{quote(path)}?mode=ro&immutable=1"
+            self._frozen = self._shape()
+        uri = path != self.path
+        return sqlite3.connect(path, uri=uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+    def _shape(self) -> tuple[int, int]:
+        status = self.fs.stat(self.path)
+        return status.st_size, status.st_mtime_ns
+
+    def _holds_more(self) -> bool:
+        """Whether something was committed that is not in the file itself yet."""
+        try:
+            return bool(self.fs.stat(f"{self.path}-wal").st_size)
+        except FileNotFoundError:
+            return False
 
     def _named(self) -> tuple[int, int] | None:
         try:

@@ -185,3 +185,26 @@ def test_a_value_given_by_hand_is_kept_too_or_refused(home, monkeypatch, key):
     with steplog.run("r"):
         assert small() == {"key": SECRET}
     assert SECRET.encode() not in bytes_under(home)
+
+
+def test_an_exported_run_is_encrypted_too_and_needs_the_key(home, tmp_path, monkeypatch, key):
+    from steplog._cli.export import _names
+    from steplog._runtime.settings import open_store
+    from steplog._runtime.settings import resolve as settled
+    from steplog.stores.archive import export_run, import_run
+
+    program = Program()
+    program.run()
+    target = tmp_path / "run.steplog"
+    export_run(open_store(settled()), "r", str(target), _names)
+    assert SECRET.encode() not in target.read_bytes()
+    assert b"x" * 64 not in target.read_bytes()
+    monkeypatch.setenv("STEPLOG_HOME", str(tmp_path / "elsewhere"))
+    steplog.install(interceptors=[])
+    monkeypatch.delenv("STEPLOG_KEY")
+    with pytest.raises(KeyMissing, match="needs the key"):
+        import_run(open_store(settled()), str(target), _names)
+    monkeypatch.setenv("STEPLOG_KEY", key)
+    import_run(open_store(settled()), str(target), _names)
+    assert program.run() == EXPECTED
+    assert program.calls == ["small", "large", "failing"]

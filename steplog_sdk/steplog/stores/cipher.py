@@ -109,7 +109,7 @@ class Keyring:
         if len(head) < end or head[:1] != _FORMAT:
             raise Corrupt("an encrypted body is damaged: it does not begin as one. Restore bodies.db from a copy.")
         try:
-            data: bytes = self.key(head[1 : 1 + _ID]).aead.decrypt(head[-_NONCE:], sealed[end:], head + context)
+            data: bytes = self.key(key_id_of(head)).aead.decrypt(head[-_NONCE:], sealed[end:], head + context)
         except InvalidTag:
             message = "an encrypted body is damaged: its seal does not fit. Restore bodies.db from a copy."
             raise Corrupt(message) from None
@@ -129,6 +129,11 @@ def missing(
         run_id=run_id,
         path=path,
     )
+
+
+def key_id_of(sealed: bytes) -> bytes:
+    """The id of the key that something was sealed with."""
+    return sealed[len(_FORMAT) : len(_FORMAT) + _ID]
 
 
 def new_key() -> str:

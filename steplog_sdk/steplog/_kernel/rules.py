@@ -58,7 +58,7 @@ def _named(lead: bytes) -> bytes:
 _AHEAD: Final = rb"(?=[A-Za-z0-9_+/.-]{16})"
 
 HINTS: Final = {
-    b"A": rb"A(?:Iza[A-Za-z0-9_-]{16}|[KS]IA[A-Z0-9]{16}|GE-SECRET|TATT3|(?<=[0-9]:A)A[A-Za-z0-9_-]{16})",
+    b"A": rb"A(?:Iza[A-Za-z0-9_-]{16}|[KS]IA[A-Z0-9]{16}|GE-SECRET|TATT3|(?:(?<=[0-9]:A)|(?<=%3AA))A[A-Za-z0-9_-]{16})",
     b"B": rb"B(?:earer|asic) [A-Za-z0-9._~+/-]{8}",
     b"J": rb"J(?<=eyJ)[A-Za-z0-9_-]{8}",
     b"S": rb"S(?:G\.[A-Za-z0-9_-]{22}|K[0-9a-f]{32}|" + _named(b"S") + b")",
@@ -125,7 +125,7 @@ def _is_basic(secret: bytes) -> bool:
 
 def _is_password(secret: bytes) -> bool:
     """Whether a password is one, and not the placeholder of a manual or a template."""
-    return secret.lower() not in _PLACEHOLDERS and not re.fullmatch(rb"[$%{<\[(].*|[*x.]+", secret)
+    return secret.lower() not in _PLACEHOLDERS and not re.fullmatch(rb"[$%{<\[(].*|(?:[*x.`]|\xe2\x80\xa6)+", secret)
 
 
 def _is_key(secret: bytes) -> bool:
@@ -186,7 +186,7 @@ PATTERNS: Final = (
         "slack-token", b"-", _token(rb"xox[abeoprs]-" + _DIGIT + rb"[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Z0-9a-z-]{20,}")
     ),
     Pattern("slack-webhook", b"T", rb"/services/(?P<secret>T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/[A-Za-z0-9]{16,})"),
-    Pattern("telegram-token", b"A", _token(rb"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}")),
+    Pattern("telegram-token", b"A", _token(rb"[0-9]{8,10}(?::|%3A)AA[A-Za-z0-9_-]{33}")),
     Pattern("sendgrid-key", b"S", _token(rb"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}")),
     Pattern("twilio-key", b"S", _token(rb"SK[0-9a-f]{32}")),
     Pattern("mailgun-key", b"-", _token(rb"key-[0-9a-f]{32}")),

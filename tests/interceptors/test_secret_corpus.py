@@ -7,6 +7,7 @@ what bodies say when they are decompressed or decoded, and what the fragments of
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import re
@@ -27,7 +28,6 @@ import steplog
 from steplog._cli.export import _names
 from steplog._kernel.redact import Redactor
 from steplog._kernel.spellings import spellings
-from steplog._runtime.readings import readings
 from steplog._runtime.resolve import resolve
 from steplog.stores.archive import export_run
 from steplog.stores.files import FileStore
@@ -104,8 +104,11 @@ def of_tree(where: str, node: object, store: FileStore) -> Iterator[tuple[str, b
 
 def said_by(where: str, data: bytes) -> Iterator[tuple[str, bytes]]:
     yield where, data
-    for reading in readings(data):
-        yield f"{where} decoded", reading
+    yield f"{where} UTF-16", data[::2]
+    yield f"{where} UTF-16", data[1::2]
+    for unpack in (gzip.decompress, zlib.decompress, zstandard.decompress, brotli.decompress):
+        with contextlib.suppress(OSError, zlib.error, zstandard.ZstdError, brotli.error, EOFError):
+            yield f"{where} unpacked", unpack(data)
     fragments = re.findall(rb'"(?:content|text|arguments)":\s?"((?:[^"\\]|\\.)*)"', data)
     yield f"{where} joined", b"".join(fragments)
 

@@ -191,7 +191,8 @@ def test_an_exported_run_is_encrypted_too_and_needs_the_key(home, tmp_path, monk
     from steplog._cli.export import _names
     from steplog._runtime.settings import open_store
     from steplog._runtime.settings import resolve as settled
-    from steplog.stores.archive import export_run, import_run
+    from steplog.stores.archive import export_run
+    from steplog.stores.intake import import_run
 
     program = Program()
     program.run()
@@ -202,7 +203,7 @@ def test_an_exported_run_is_encrypted_too_and_needs_the_key(home, tmp_path, monk
     monkeypatch.setenv("STEPLOG_HOME", str(tmp_path / "elsewhere"))
     steplog.install(interceptors=[])
     monkeypatch.delenv("STEPLOG_KEY")
-    with pytest.raises(KeyMissing, match="needs the key"):
+    with pytest.raises(KeyMissing, match="is encrypted. Set STEPLOG_KEY"):
         import_run(open_store(settled()), str(target), _names)
     monkeypatch.setenv("STEPLOG_KEY", key)
     import_run(open_store(settled()), str(target), _names)

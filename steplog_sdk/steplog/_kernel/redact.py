@@ -87,7 +87,8 @@ class Redactor:
             if lead in data and search(data):
                 break
         else:
-            return data, 0  # most text
+            if _WRAPPED not in data:
+                return data, 0  # most text
         spans = self.spans(data)
         return replaced(data, spans) if spans else (data, 0)
 

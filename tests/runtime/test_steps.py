@@ -27,6 +27,7 @@ from steplog._kernel.fold import fold
 from steplog._runtime import redaction
 from steplog._runtime.pack import body_names
 from steplog._runtime.resolve import resolve
+from steplog.stores.bodies import SqliteBodies
 from steplog.stores.files import FileStore
 
 
@@ -448,6 +449,26 @@ def test_a_lost_body_halts_and_can_be_settled(home):
     with steplog.run("r"):
         assert tool() == "short"
     assert calls == [1]
+
+
+def test_what_an_intent_names_is_on_disk_with_the_outcome(home, monkeypatch):
+    """The intent of a safe step is not synced; the sync of its outcome makes it count, and so also what it names."""
+    put, puts = SqliteBodies.put, []
+
+    def noting_put(self, bodies, *, sync=True):
+        puts.append((len(bodies), sync))
+        put(self, bodies, sync=sync)
+
+    monkeypatch.setattr(SqliteBodies, "put", noting_put)
+
+    @steplog.step(mode="safe")
+    def tool(text):
+        return len(text)
+
+    with steplog.run("r"):
+        tool("x" * 10_000)
+        tool("short")
+    assert puts == [(1, False), (0, True)]
 
 
 @pytest.mark.parametrize("mode", ["safe", "unsafe"])

@@ -245,8 +245,10 @@ class Database:
             return
         if size > _SMALL:
             self.connection.execute("PRAGMA busy_timeout = 0")  # it can wait for the next time
-            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self.connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+            try:
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self.connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
     def close(self) -> None:
         """Close this process's connection. Idempotent; a later call opens it again."""
@@ -297,8 +299,10 @@ def _after_fork_in_child() -> None:
 def _at_exit() -> None:
     """Close what is open: the last process to close a file takes its write-ahead log away."""
     for database in list(_live):
-        with database.guard, contextlib.suppress(StoreError), database.explained("close"):
-            database.close()
+        if database.guard.acquire(timeout=1.0):  # a thread that is still at it keeps its connection
+            with contextlib.suppress(StoreError), database.explained("close"):
+                database.close()
+            database.guard.release()
 
 
 if hasattr(os, "register_at_fork"):

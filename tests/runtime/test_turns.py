@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import pytest
 
 import steplog
+from steplog._runtime import turns
 
 DELAYS = {"slow": 0.12, "middle": 0.06, "fast": 0.0}
 
@@ -152,3 +154,59 @@ def test_many_results_in_reverse():
 
     assert first == again
     assert seconds < 10
+
+
+def test_a_handler_that_asks_for_a_step_while_its_thread_takes_a_turn_is_not_deadlocked(monkeypatch):
+    """It comes at every line of taking a turn, waiting and waking, and asks for the very step that is waited for."""
+    monkeypatch.setattr(turns, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "_USE_SECONDS", 0.001)
+    begun, ended = threading.Event(), threading.Event()
+
+    @steplog.step(mode="safe")
+    def around():
+        begun.set()
+        ended.wait()
+
+    def beside():
+        begun.wait()
+        ask_plainly("fast")
+        ended.set()
+
+    def interrupted_at(line):
+        lines = 0
+
+        def trace(frame, event, _arg):
+            nonlocal lines
+            if frame.f_code.co_filename not in (turns.__file__, threading.__file__):
+                return None
+            lines += event == "line"
+            if event == "line" and lines == line:
+                ask_plainly("fast")
+            return trace
+
+        with steplog.run("r", durability="process") as run:
+            sys.settrace(trace)
+            try:
+                around()
+            finally:
+                sys.settrace(None)
+            assert run.replayed == (2 if lines >= line else 1)
+        return lines
+
+    def everywhere():
+        line = 1
+        while interrupted_at(line) >= line:
+            line += 1
+        tried.append(line)
+
+    with steplog.run("r"):
+        other = threading.Thread(target=beside)
+        other.start()
+        around()
+        other.join()
+    tried = []
+    worker = threading.Thread(target=everywhere, daemon=True)
+    worker.start()
+    worker.join(30)
+    assert tried
+    assert tried[0] > 20

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import allocate_lock
 from bisect import bisect_right
 from collections.abc import Generator
 from typing import Any, Final
 
 from steplog._kernel.fold import FINISHED, RunState, StepState
+from steplog._runtime.committer import release
 from steplog._runtime.context import current_task
 
 # Without any step coming or going for this long, the one that is waited for is given up.
@@ -41,14 +43,14 @@ class Turn:
         used: set when the thread that got the result before this one has used it; None where nobody will say so.
     """
 
-    __slots__ = ("_event", "_future", "_turns", "blocker", "position", "used")
+    __slots__ = ("_future", "_sleep", "_turns", "blocker", "position", "used")
 
     def __init__(self, turns: Turns, position: int, blocker: int) -> None:
         self._turns = turns
         self.position = position
         self.blocker = blocker
         self.used: threading.Event | None = None
-        self._event: threading.Event | None = None
+        self._sleep: Any = None
         self._future: Any = None
 
     def await_and_pass(self, *, may_wait: bool) -> Generator[Turn, None, None]:
@@ -62,11 +64,14 @@ class Turn:
 
     def wait(self) -> None:
         """Block until it is this step's turn."""
-        self._event = threading.Event()
+        # No `threading.Event`: a signal handler that asks for a step may wake the very turn in whose wait it came, and
+        # an event has a lock of its own that this thread would then hold already.
+        sleep = allocate_lock()
+        sleep.acquire()
+        self._sleep = sleep
         while self._turns.must_wait(self):
-            if not self._event.wait(self._turns.patience()):
+            if not sleep.acquire(timeout=self._turns.patience()):
                 self._turns.give_up(self)
-            self._event.clear()
         if self.used is not None:
             self.used.wait(_USE_SECONDS)
         time.sleep(_STAGGER_SECONDS)
@@ -90,8 +95,8 @@ class Turn:
 
     def wake(self) -> None:
         """Look again whether it is this step's turn. Safe to call from any thread."""
-        if self._event is not None:
-            self._event.set()
+        if self._sleep is not None:
+            release(self._sleep)
         future = self._future
         if future is not None and not future.get_loop().is_closed():
             future.get_loop().call_soon_threadsafe(_resolve, future)
@@ -122,7 +127,8 @@ class Turns:
         self._blocked: dict[int, list[Turn]] = {}
         self._waiting: set[int] = set()
         self.using: dict[int, threading.Event] = {}
-        self._lock = threading.Lock()
+        # Re-entrant, because a signal handler may ask for a step while its thread is inside.
+        self._lock = threading.RLock()
         self._moved = time.monotonic()
 
     def take(self, step: StepState) -> Turn | None:

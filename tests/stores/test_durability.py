@@ -233,3 +233,14 @@ def test_the_environment_names_level_and_interval(installed, monkeypatch, tmp_pa
     installed(home=tmp_path)
     with steplog.run("r") as run:
         assert run._store.sync_interval == 0.5
+
+
+def test_a_last_sync_that_fails_is_told_and_the_run_is_free(tmp_path, installed):
+    fs = FaultyFS()
+    installed(store=FileStore(tmp_path, durability="interval", sync_interval=3600, fs=fs))
+    fs.fail("sync", errno=errno.EIO)
+    with pytest.raises(StoreError, match="cannot make the log durable"), steplog.run("r"):
+        steplog.step("one", lambda: 1)
+    assert fs.fired == 1
+    assert FileStore(tmp_path).holder("r") is None
+    assert FileStore(tmp_path).read("r").events[-1].type == "run.ended"

@@ -273,6 +273,11 @@ def test_the_command_line_of_a_program_leaves_nothing(home, tmp_path):
     there = environment(STEPLOG_HOME=str(home), **NAMED)
     subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, check=True)
     assert_nothing_of([fake(24), CORPUS["openai"]], home)
+    again = [sys.executable, "-m", "steplog", "resume", "last"]
+    refused = subprocess.run(again, cwd=tmp_path, env=there, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "argument 2 of the program of run" in refused.stderr
+    assert "held a secret" in refused.stderr
 
 
 # false alarms -------------------------------------------------------------------------------------------------------
@@ -305,3 +310,46 @@ def test_other_traffic_holds_no_false_alarm():
     if not files:
         pytest.skip("the recorded traffic of the providers is not at hand")
     assert [file.name for file in files if Redactor().redact(file.read_bytes())[1]] == []
+
+
+# with a key ---------------------------------------------------------------------------------------------------------
+
+
+def test_with_a_key_calls_and_streams_with_secrets_are_returned_exactly(home, monkeypatch, offline):
+    from steplog.stores.cipher import new_key
+
+    monkeypatch.setenv("STEPLOG_KEY", new_key())
+    secret = CORPUS["openai"]
+    replies = chat(f"so it is {secret}"), Reply.sse(chat_events(*words(secret), *["word "] * 2000))
+
+    def program(url: str) -> list[str]:
+        client = openai_client(url)
+        with steplog.run("r"):
+            said = [client.chat.completions.create(**ASK).choices[0].message.content]
+            stream = client.chat.completions.create(stream=True, **ASK)
+            return [*said, *(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)]
+
+    with LocalProvider(handler=answers(*replies)) as provider:
+        live = program(provider.url)
+        offline(provider)
+        assert program(provider.url) == live
+    assert secret in live[0]
+    assert secret in "".join(live[1:])
+    for file in home.rglob("*"):
+        if file.is_file():
+            assert secret.encode() not in file.read_bytes()
+    log = (home / "runs/r/events.jsonl").read_bytes()
+    assert b"[redacted:openai-key]" in log
+    assert b'"withheld":' in log
+
+
+def test_without_a_key_a_model_call_that_lost_a_secret_runs_again(home):
+    secret = CORPUS["openai"]
+    reply = Reply.sse(chat_events(*words(secret)))
+    with LocalProvider(handler=answers(reply)) as provider:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError), steplog.run("r"):
+                stream = openai_client(provider.url).chat.completions.create(stream=True, **ASK)
+                assert secret in "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+                raise ZeroDivisionError
+        assert len(provider.hits) == 2

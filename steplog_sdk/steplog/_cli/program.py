@@ -75,7 +75,20 @@ def recorded(entry: dict[str, Any] | None, run_id: str) -> Program:
     argv, cwd = tuple(entry.get("argv", ())), entry.get("cwd") or str(Path.cwd())
     program = Program(name, argv, cwd, is_module=bool(entry.get("module")), given=name)
     _check_present(program, run_id)
+    _check_whole(program, run_id)
     return program
+
+
+def _check_whole(program: Program, run_id: str) -> None:
+    """Refuse to start a program with a marker in the place of an argument."""
+    lost = [number for number, text in enumerate(program.argv, 1) if "[redacted:" in str(text)]
+    if lost:
+        message = (
+            f"argument {lost[0]} of the program of run {run_id} held a secret, which is not in the log: "
+            f"{program.argv[lost[0] - 1]}\nStart it with its arguments again: steplog run --id {run_id} "
+            f"{program.name} ARGS. Let a program read secrets from its environment, and steplog resume can start it."
+        )
+        raise SteplogError(message, run_id=run_id)
 
 
 def _check_present(program: Program, run_id: str) -> None:

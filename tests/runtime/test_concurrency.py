@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import pytest
 
 import steplog
+from steplog import plugins
 
 calls: list[object] = []
 
@@ -191,6 +192,15 @@ async def test_the_event_loop_goes_on_while_the_log_is_synced(monkeypatch):
         ticking.cancel()
 
     assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 0.15
+
+
+async def test_a_safe_step_whose_intent_is_still_in_line_is_under_way_and_can_be_doubted():
+    with pytest.raises(steplog.RunStopped, match="nobody knows"):
+        async with steplog.run("r") as run:
+            ticket = await plugins.begin_async(plugins.Call("llm_call", "m", {"ask": 1}, "safe"))
+            assert [step.id for step in run.under_way] == [ticket.step]
+            other = await plugins.begin_async(plugins.Call("llm_call", "m", {"ask": 2}, "safe"))
+            raise other.doubt("nobody knows")
 
 
 async def test_cancelled_while_its_intent_is_written_a_step_has_not_begun(monkeypatch, state_of):

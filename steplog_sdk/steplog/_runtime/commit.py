@@ -91,6 +91,7 @@ class Commit(Group):
         if os.getpid() != self._pid:
             # Nobody changes it here, and the lock may have been held by a thread that this child does not have.
             return self.state.copy()
+        self._write_plain()
         with self._applying:
             return self.state.copy()
 

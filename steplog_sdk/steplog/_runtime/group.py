@@ -186,13 +186,20 @@ class Group:
 
     def _flush_in_loop(self) -> None:
         self._flushing = None
-        pending = self._pending[:]
-        if os.getpid() != self._pid:
-            return
-        if len(pending) > _MANY:
-            self._committer.wake()
-        elif not any(entry.sync or entry.bodies for entry in pending):
+        if os.getpid() == self._pid:
+            if len(self._pending) > _MANY:
+                self._committer.wake()
+            else:
+                self._write_plain()
+
+    def _write_plain(self) -> None:
+        """Write the line now where that takes no longer than a plain write."""
+        if not any(entry.sync or entry.bodies for entry in self._pending[:]):
             self._lead_if_free()
+
+    def flush(self) -> None:
+        """Write the line, and return when it is written."""
+        self._lead()
 
     def flush_soon(self) -> None:
         """Have the committer thread write what is pending, without waiting for it."""

@@ -16,7 +16,7 @@ import orjson
 from steplog._kernel import events as ev
 from steplog._kernel.events import Facts
 from steplog._kernel.line import Chain
-from steplog._kernel.state import RunState
+from steplog._kernel.state import RunState, StepState
 from steplog._runtime.commit import Commit
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import clean_json
@@ -133,6 +133,12 @@ class Journal:
     def wait_written(self, entry: Entry) -> None:
         """Return when the event is in the log."""
         self._commit.wait_written(entry)
+
+    def step(self, step: str) -> StepState:
+        """What the log says of a step that has begun. Its intent may still be in line; then that is written first."""
+        if step not in self.state.steps:
+            self._commit.flush()
+        return self.state.steps[step]
 
     def flush_soon(self) -> None:
         """Have pending events written without waiting for them."""

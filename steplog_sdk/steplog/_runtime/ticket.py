@@ -259,7 +259,7 @@ class Ticket:
         Returns the interrupt, to be raised.
         """
         recorder = self.recorder
-        step = recorder.journal.state.steps[self.step]
+        step = recorder.journal.step(self.step)
         return recorder.halt(messages.indeterminate(recorder.named, step, f"\n{detail}"))
 
     def on_close(self, callback: Callable[[], dict[str, Any] | None]) -> None:

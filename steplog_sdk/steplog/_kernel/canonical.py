@@ -44,6 +44,8 @@ EXACT: Final = 2**53 - 1
 # doubles with every level.
 _WIDEST: Final = 1 << 16
 
+_STR: Final = frozenset({str})
+
 
 def is_plain(value: Any) -> bool:
     """Whether a value is a JSON tree that every encoder writes alike but for the order of its keys.
@@ -59,7 +61,7 @@ def is_plain(value: Any) -> bool:
             for item in level:
                 kind = type(item)
                 if kind is dict:
-                    if not _has_plain_keys(item):
+                    if not (_STR.issuperset(map(type, item)) and "".join(item).isascii()) or MARK in item:
                         return False
                     below += item.values()
                 elif kind is list:
@@ -80,13 +82,6 @@ def is_plain(value: Any) -> bool:
     except RuntimeError:  # another thread changes it; the walk that comes now says which part
         return False
     return False
-
-
-def _has_plain_keys(tree: dict[Any, Any]) -> bool:
-    for key in tree:
-        if type(key) is not str or not key.isascii():
-            return False
-    return MARK not in tree
 
 
 def _is_plain_float(value: float) -> bool:

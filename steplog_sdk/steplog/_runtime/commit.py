@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -74,7 +75,7 @@ class Commit(Group):
                 f"Only process {self._pid} may write. Start the child with the spawn method, or give it its own run."
             )
             raise ForkedWriter(message, run_id=self._run_id)
-        if self._leads():
+        if self._leader == get_ident() and self._leading.locked():
             raise reentered(self._run_id)
         if self._broken is not None:
             message = (
@@ -201,16 +202,19 @@ class Commit(Group):
 # As `Event(...)` does it, without a second call.
 _event: Final = tuple.__new__
 
-_second: tuple[int, str] = (0, "")
+_millisecond: tuple[int, str] = (0, "")
 
 
 def timestamp() -> str:
     """The present time as ISO 8601 in UTC with milliseconds, for people."""
-    global _second  # noqa: PLW0603  # a one-entry cache: formatting the date costs more than sealing the line
-    now = time.time()
-    whole = int(now)
-    cached, text = _second
-    if cached != whole:
-        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-        _second = (whole, text)
-    return f"{text}.{int((now - whole) * 1000):03d}Z"
+    global _millisecond  # noqa: PLW0603  # a one-entry cache: formatting the date costs more than sealing the line
+    now = int(time.time() * 1000)
+    known, text = _millisecond
+    if now == known:
+        return text
+    seconds, part = divmod(now, 1000)
+    if seconds != known // 1000:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(seconds))
+    text = f"{text[:20]}{part:03d}Z"
+    _millisecond = (now, text)
+    return text

@@ -215,12 +215,13 @@ class Group:
 
     def _lead(self, entry: Entry | None = None) -> None:
         """Write the line, unless another leader has written `entry` meanwhile. Waits for another leader to end."""
-        if self._leads():
+        if self._leader == get_ident() and self._leads():
             raise reentered(self._run_id)
         try:
             self._write_as_leader(entry)
         finally:
-            self._hand_on()
+            if self._pending:
+                self._hand_on()
 
     def _lead_if_free(self) -> bool:
         """Write the line; False where somebody else is leading, who will wake one of those that wait."""

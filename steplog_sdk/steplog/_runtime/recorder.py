@@ -116,8 +116,9 @@ class Recorder:
         """
         yield from self._conclude_left() if self._left else ()
         self._turns.used()
+        forked = place.owner != owner()
         hashed = args_hash(call.args, plain=call.plain)
-        submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait)
+        submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait, forked=forked)
         submitted = submitted or (yield from await_accounts(self.dispatch, call, place, hashed, self._drift_grace))
         effect, occurrence, decision = submitted
         if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
@@ -127,7 +128,7 @@ class Recorder:
             decision = self.dispatch.decide(effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
-        ticket.forked, ticket.account = place.owner != owner(), self.dispatch.account(call)
+        ticket.forked, ticket.account = forked, self.dispatch.account(call) if call.account else ""
         if isinstance(decision, Halt):
             raise self.halt(self._explain(decision, call, effect))
         if isinstance(decision, Forsaken):

@@ -15,7 +15,7 @@ from steplog._kernel.codec import Classes, encode
 from steplog._kernel.identity import Mode, check_mode
 from steplog._kernel.secret import Plan, parameters_of
 from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
-from steplog._runtime.context import current_task, inside
+from steplog._runtime.context import FRAME, Frame, current_task, inside, owner
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.life import drive, drive_async, life, note_cancelled, refuse_awaitable
@@ -194,9 +194,13 @@ def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...],
     """The `life` of the ordinary step, which is neither verified nor retried, without what those two need."""
     if tool.binder.takes_key:
         kwargs = tool.binder.with_key(args, kwargs, ticket.key)
+    outer = FRAME.get()
     try:
-        with inside(recorder, ticket.step):
+        try:
+            FRAME.set(Frame(recorder, ticket.step, None, owner()))
             result = tool.fn(*args, **kwargs)
+        finally:
+            FRAME.set(outer)
         if type(result) not in _FINAL:
             refuse_awaitable(tool, result)
     except Interrupt:
@@ -205,7 +209,7 @@ def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...],
         run(recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error))
         raise
     warn_of_changes(tool, ticket, args, kwargs)
-    if not tool.secrets and is_plain(result):
+    if is_plain(result) and not tool.secrets:
         run(recorder.finish(ticket, "done", {"result": result}))
     else:
         run(done(recorder, ticket, result, tool.classes))

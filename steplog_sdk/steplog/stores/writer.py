@@ -107,6 +107,11 @@ class FileWriter:
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
         self._closed = False
+        # What happens in every append is asked of the real file system itself, not of `FS`.
+        real = type(log.fs) is FS
+        self._put = os.write if real else log.fs.write
+        self._stat = os.stat if real else log.fs.stat
+        self._fstat = os.fstat if real else log.fs.fstat
 
     def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
         """Append whole sealed lines, all or none. Without lines, only sync what was appended before.
@@ -237,7 +242,7 @@ class FileWriter:
     def _size(self) -> int:
         log = self._log
         try:
-            status = log.fs.fstat(log.fd)
+            status = self._fstat(log.fd)
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
         if not status.st_nlink:
@@ -248,7 +253,7 @@ class FileWriter:
         """Check that the path still names our file and that our lock is in place; return the file's size."""
         log = self._log
         try:
-            status = log.fs.stat(log.path)
+            status = self._stat(log.path)
             # Whoever takes a run whose lock file is gone appends a claim, and the log's end tells of it. So this only
             # tells earlier, and is left out where it would cost as much as the append.
             locked = not self.durable or log.lock.is_in_place()
@@ -287,7 +292,7 @@ class FileWriter:
             try:
                 wanted, written = 0, 0
                 for block in (batch.data,) if len(batch.data) <= MAX_BATCH else _blocks(lines):
-                    wanted, written = len(block), log.fs.write(log.fd, block)
+                    wanted, written = len(block), self._put(log.fd, block)
                     if written < wanted:
                         break
                 else:

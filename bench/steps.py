@@ -42,10 +42,12 @@ def measure(folder: Path) -> dict[str, float]:
 
 def _round(folder: Path, number: int) -> dict[str, float]:
     # Raw and recorded appends alternate within a round, so that a busy minute of the machine weighs on both.
-    steplog.install(home=folder / f"round-{number}", interceptors=[], durability="durable")
-    raw_safe = _raw(folder, writes=1)
+    home = folder / f"round-{number}"
+    steplog.install(home=home, interceptors=[], durability="durable")
     with steplog.run("safe"):
         recorded_safe = _each(STEPS, lambda i: safe(i, PAYLOAD))
+    step = (home / "runs" / "safe" / "events.jsonl").stat().st_size // STEPS
+    raw_safe = _raw(folder, step)
     with steplog.run("unsafe"):
         recorded_unsafe = _each(STEPS, lambda i: unsafe(i, PAYLOAD))
     gathered = asyncio.run(_gather("gather"))
@@ -53,7 +55,7 @@ def _round(folder: Path, number: int) -> dict[str, float]:
         began = time.perf_counter()
         list(pool.map(lambda i: safe(i, PAYLOAD), range(STEPS * 4)))
         threaded = (time.perf_counter() - began) / (STEPS * 4)
-    raw_safe = (raw_safe + _raw(folder, writes=1)) / 2
+    raw_safe = (raw_safe + _raw(folder, step)) / 2
     with steplog.run("process", durability="process"):
         in_process = _each(STEPS * 4, lambda i: safe(i, PAYLOAD))
     return {
@@ -80,15 +82,14 @@ async def _gather(run_id: str) -> float:
         return (time.perf_counter() - began) / 500
 
 
-def _raw(folder: Path, *, writes: int) -> float:
-    """Seconds for one append of the bytes that a recorded step takes, and its sync."""
-    line = b"x" * 2_900
+def _raw(folder: Path, size: int) -> float:
+    """Seconds for one append of as many bytes as a recorded step takes in its log, and its sync."""
+    line = b"x" * size
     file = os.open(folder / "raw", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
     try:
         began = time.perf_counter()
         for _ in range(STEPS):
-            for _ in range(writes):
-                os.write(file, line)
+            os.write(file, line)
             os.fdatasync(file)
         return (time.perf_counter() - began) / STEPS
     finally:

@@ -149,4 +149,4 @@ def settled(result: Any, sink: Sink) -> bytes:
 
 def ms(seconds: float) -> float:
     """Milliseconds with microsecond precision."""
-    return round(seconds * 1000, 3)
+    return int(seconds * 1_000_000 + 0.5) / 1000

@@ -116,8 +116,7 @@ class Recorder:
         """
         yield from self._conclude_left() if self._left else ()
         self._turns.used()
-        forked = place.owner != owner()
-        hashed = args_hash(call.args, plain=call.plain)
+        forked, hashed = place.owner != owner(), args_hash(call.args, plain=call.plain)
         submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait, forked=forked)
         submitted = submitted or (yield from await_accounts(self.dispatch, call, place, hashed, self._drift_grace))
         effect, occurrence, decision = submitted

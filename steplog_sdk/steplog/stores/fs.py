@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 FILE_MODE: Final = 0o600
@@ -186,6 +187,16 @@ class FS:
         import fcntl
 
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+Write = Callable[[int, bytes], int]
+Stat = Callable[[str], os.stat_result]
+FStat = Callable[[int], os.stat_result]
+
+
+def shortest(fs: FS) -> tuple[Write, Stat, FStat]:
+    """What every append calls: `write`, `stat` and `fstat`, of the real file system without a detour."""
+    return (os.write, os.stat, os.fstat) if type(fs) is FS else (fs.write, fs.stat, fs.fstat)
 
 
 def is_unsupported(error: OSError) -> bool:

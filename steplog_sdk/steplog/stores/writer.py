@@ -22,7 +22,7 @@ from steplog.stores import place
 from steplog.stores.base import LogView, Recovered, Weakness
 from steplog.stores.checkpoint import Covered, save
 from steplog.stores.explain import failure
-from steplog.stores.fs import FS, is_unsupported
+from steplog.stores.fs import FS, is_unsupported, shortest
 from steplog.stores.lock import RunLock, identify
 from steplog.stores.source import LogFile
 
@@ -107,11 +107,7 @@ class FileWriter:
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
         self._closed = False
-        # What happens in every append is asked of the real file system itself, not of `FS`.
-        real = type(log.fs) is FS
-        self._put = os.write if real else log.fs.write
-        self._stat = os.stat if real else log.fs.stat
-        self._fstat = os.fstat if real else log.fs.fstat
+        self._put, self._stat, self._fstat = shortest(log.fs)
 
     def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
         """Append whole sealed lines, all or none. Without lines, only sync what was appended before.

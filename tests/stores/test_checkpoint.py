@@ -170,6 +170,9 @@ def test_no_changed_bit_of_a_checkpoint_changes_what_is_opened(home):
         lambda whole: resealed(whole, sha256="0" * 64),
         lambda whole: resealed(whole, seq=3),
         lambda whole: resealed(whole, state={}),
+        lambda whole: resealed(whole, state={**orjson.loads(whole)["state"], "run": None}),
+        lambda whole: resealed(whole, state={**orjson.loads(whole)["state"], "steps": []}),
+        lambda whole: resealed(whole, state={**orjson.loads(whole)["state"], "passed_over": 1}),
         lambda whole: resealed(whole, ends=None),
         lambda whole: resealed(whole, seals="AAAA"),
     ],
@@ -341,6 +344,31 @@ def test_an_event_loop_goes_on_while_a_checkpoint_is_written(installed, monkeypa
     assert written_in[0] is not threading.main_thread()
     assert file_of(installed).exists()
     assert opened(installed)[2]
+
+
+def test_a_loop_that_starts_no_thread_any_more_ends_its_run_all_the_same(installed):
+    async def program():
+        async with steplog.run("r"):
+            for number in range(20):
+                double(number)
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(program())
+
+    assert opened(installed)[2]
+
+
+def test_whatever_goes_wrong_with_a_checkpoint_the_run_ends_as_without_one(installed, monkeypatch):
+    def broken(state):
+        raise AttributeError("a mistake of ours")
+
+    monkeypatch.setattr(checkpoint, "pack", broken)
+    with steplog.run("r"):
+        for number in range(20):
+            double(number)
+
+    assert not file_of(installed).exists()
+    assert opened(installed)[0].status == "completed"
 
 
 @settings(max_examples=20, deadline=None)

@@ -94,4 +94,10 @@ async def _pause(wait: Turn | Pause | Work) -> None:
     else:
         import asyncio
 
-        await (asyncio.to_thread(wait.do) if isinstance(wait, Work) else asyncio.sleep(wait.seconds))
+        if not isinstance(wait, Work):
+            await asyncio.sleep(wait.seconds)
+            return
+        try:
+            await asyncio.to_thread(wait.do)
+        except RuntimeError:  # the loop is about to end and starts no thread any more
+            wait.do()

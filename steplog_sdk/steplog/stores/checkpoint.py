@@ -86,7 +86,7 @@ def load(fs: FS, log: LogFile, size: int) -> tuple[RunState, Covered] | None:
         told = (state.seq, state.head, len(index), len(index.seals) // SEAL_BYTES, index.end)
         if told != (tree["seq"], tree["h"], covered.events, covered.events, covered.size):
             return None
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         _logger.debug("run %r: its checkpoint is passed over: %r", log.run_id, error)
         return None
     for block in log.blocks(0, covered.size):
@@ -140,7 +140,7 @@ def save(fs: FS, log: LogFile, state: RunState, covered: Covered) -> Covered:
         return covered
     try:
         return _write(fs, log, state, covered)
-    except (OSError, TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  # whatever it is, the run is recorded, and must end as it would without
         _logger.debug("run %r: no checkpoint was written: %r", log.run_id, error)
         return covered
 

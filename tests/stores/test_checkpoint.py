@@ -164,7 +164,7 @@ def test_no_changed_bit_of_a_checkpoint_changes_what_is_opened(home):
         lambda whole: whole + b"\n",
         lambda whole: b"[]",
         lambda whole: resealed(whole, by="another fold"),
-        lambda whole: resealed(whole, format="steplog-checkpoint/2"),
+        lambda whole: resealed(whole, format="steplog-checkpoint/9"),
         lambda whole: resealed(whole, run_id="another"),
         lambda whole: resealed(whole, offset=10**9),
         lambda whole: resealed(whole, sha256="0" * 64),

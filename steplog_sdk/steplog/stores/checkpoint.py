@@ -27,7 +27,7 @@ from steplog.stores.source import LogFile
 
 _logger = logging.getLogger("steplog.stores")
 
-FORMAT: Final = "steplog-checkpoint/1"
+FORMAT: Final = "steplog-checkpoint/2"
 
 # Below this, folding the log takes less than a hundredth of a second.
 _FEWEST_EVENTS: Final = 2_000
@@ -80,8 +80,8 @@ def load(fs: FS, log: LogFile, size: int) -> tuple[RunState, Covered] | None:
         tree = _opened(document, log.run_id)
         if tree is None or tree["offset"] > size:
             return None
-        index = Index(base64.b64decode(tree["ends"]), base64.b64decode(tree["seals"]))
-        state = unpack(tree["state"], log)
+        index = Index(_expanded(tree["ends"]), base64.b64decode(tree["seals"]))
+        state = unpack(orjson.loads(_expanded(tree["state"])), log)
         covered = Covered(tree["seq"] + 1, tree["offset"], sha256())
         told = (state.seq, state.head, len(index), len(index.seals) // SEAL_BYTES, index.end)
         if told != (tree["seq"], tree["h"], covered.events, covered.events, covered.size):
@@ -96,6 +96,22 @@ def load(fs: FS, log: LogFile, size: int) -> tuple[RunState, Covered] | None:
         return None
     log.index = index
     return state, covered
+
+
+def _shortened(data: bytes) -> str:
+    """Bytes as Zstandard in base64: ids and offsets repeat themselves, and a checkpoint is small beside its log."""
+    import zstandard
+
+    return base64.b64encode(zstandard.ZstdCompressor(3).compress(data)).decode()
+
+
+def _expanded(text: str) -> bytes:
+    import zstandard
+
+    try:
+        return zstandard.ZstdDecompressor().decompress(base64.b64decode(text))
+    except zstandard.ZstdError as error:
+        raise ValueError("not as it was written") from error
 
 
 def _read(fs: FS, path: str) -> bytes:
@@ -155,8 +171,8 @@ def _write(fs: FS, log: LogFile, state: RunState, covered: Covered) -> Covered:
     for block in log.blocks(covered.size, now.size):
         now.digest.update(block)
     head = {"format": FORMAT, "by": _writer(), "run_id": log.run_id, "seq": state.seq, "h": state.head}
-    sizes = {"offset": now.size, "sha256": now.digest.hexdigest(), "state": pack(state)}
-    lines = {"ends": base64.b64encode(ends).decode(), "seals": base64.b64encode(seals).decode()}
+    sizes = {"offset": now.size, "sha256": now.digest.hexdigest(), "state": _shortened(orjson.dumps(pack(state)))}
+    lines = {"ends": _shortened(bytes(ends)), "seals": base64.b64encode(seals).decode()}
     body = orjson.dumps({**head, **sizes, **lines})[:-1]
     _replace(fs, path_of(log.path), b'%b,"seal":"%b"}' % (body, sha256(body).hexdigest().encode()))
     return now

@@ -27,6 +27,7 @@ KNOWN: Final = "secret"
 """The kind of a value that is known to be secret."""
 
 _Find = Callable[[bytes], Iterator["Span"]]
+_Group = tuple[bytes, Callable[[bytes], object], list[tuple[int, _Find]]]
 
 
 class Span(NamedTuple):
@@ -83,19 +84,24 @@ class Redactor:
 
         Data without secrets comes back as the same object. Redacting twice changes nothing more.
         """
+        first = 0
         for lead, search, _ in self._groups:
             if lead in data and search(data):
                 break
+            first += 1
         else:
             if _WRAPPED not in data:
                 return data, 0  # most text
-        spans = self.spans(data)
+        spans = self._spans(data, self._groups[first:])
         return replaced(data, spans) if spans else (data, 0)
 
     def spans(self, data: bytes) -> list[Span]:
         """Where secrets stand, in order; what overlaps is one secret, of the kind whose rule comes first."""
+        return self._spans(data, self._groups)
+
+    def _spans(self, data: bytes, groups: Iterable[_Group]) -> list[Span]:
         found: list[tuple[Span, int]] = []
-        for lead, search, finders in self._groups:
+        for lead, search, finders in groups:
             # Looking for the byte first costs a fraction of asking the expression engine to do so.
             if lead in data and search(data):
                 found += [(span, rank) for rank, find in finders for span in find(data)]

@@ -818,3 +818,24 @@ def test_a_tool_of_a_framework_is_refused_in_plain_english(module, article):
     tool = type("FunctionTool", (), {"__module__": module, "name": "mail"})()
     with pytest.raises(steplog.InvalidArgument, match=f"this is {article}FunctionTool, not a function"):
         steplog.step(tool)
+
+
+class Called:
+    def __call__(self):
+        return 7
+
+
+CALLABLES = {
+    "bound method of a builtin": iter([7]).__next__,
+    "method of an object": [7].pop,
+    "partial": functools.partial(int, "7"),
+    "object": Called(),
+    "lambda": lambda: 7,
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_a_value_is_taken_through_any_callable(name):
+    for _ in range(2):
+        with steplog.run("r"):
+            assert steplog.step("value", CALLABLES[name]) == 7

@@ -16,8 +16,8 @@ from typing import Any, Final
 from steplog._kernel import fold as folding
 from steplog._kernel.state import RunState, Source, StepState
 
-_FLAGS: Final = ("branch", "streamed", "orphan", "allowed", "doubt", "incomplete", "lost", "settled")
-_NAMED: Final = ("kind", "target", "scope", "mode", "status", "module")
+_FLAGS: Final = ("streamed", "orphan", "allowed", "doubt", "incomplete", "lost", "settled")
+_NAMED: Final = ("kind", "target", "scope", "mode", "status", "module", "branch")
 _SPARSE: Final = ("notes", "job")
 _APART: Final = {*_FLAGS, *_NAMED, *_SPARSE, "after", "source"}
 _PLAIN: Final = tuple(attribute.name for attribute in fields(StepState) if attribute.name not in _APART)

@@ -23,6 +23,7 @@ from steplog._kernel.state import (
     INDETERMINATE,
     PENDING,
     RUNNING,
+    UNNAMED,
     Kept,
     RunState,
     StepState,
@@ -165,7 +166,8 @@ def _started(state: RunState, event: Event) -> None:
     known.occurrence = data.get("occurrence", 0)
     known.account = _once(state, data.get("account", ""))
     known.request = _request(known, data)
-    known.branch = bool(data.get("branch"))
+    branch = data.get("branch", "")
+    known.branch = _once(state, branch) if isinstance(branch, str) else UNNAMED
     known.module = _once(state, data.get("module"))
     request = data.get("request")
     known.streamed = isinstance(request, dict) and bool(request.get("stream"))

@@ -6,7 +6,12 @@ Equal requests of one scope differ in their occurrence alone. What tells which r
                      change while a run is suspended: it decides among equal requests and nowhere else.
     the lineage      the step behind which it is made. In a sequence that names one request; branches that were forked
                      off at one place have it in common.
+    the branch       which of the threads that were started at that place makes it. Tasks of an event loop share one
+                     name; they ask in the order in which they were made.
     the order        in which they were recorded.
+
+A branch whose own request is not in the log must not be given what another one did, whose next step follows from it. So
+where only others' are recorded at its place, its question is put off until they have taken what is theirs.
 
 An account that the log does not know may be a recorded one whose credentials have changed, or another one that had not
 asked yet when the recording ended. In a sequence the lineage answers that. In a branch the question is put off until
@@ -18,14 +23,17 @@ silence.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from steplog._kernel.fold import FINISHED, RunState, StepState
+from steplog._kernel.state import UNNAMED
 
 Request = str
 """What equal requests of one scope have in common: the step id of the first of them."""
+
+OfOthers = Literal["take", "leave", "wait"]
 
 
 class Caller(NamedTuple):
@@ -36,6 +44,7 @@ class Caller(NamedTuple):
         forked: it is the first request of a branch, whose place in the run it shares with other branches.
         strict: what was recorded for another account is a wrong result for this one.
         changes: the request changes something, so that one too many is a second effect.
+        branch: the branch whose first request it is, or "".
         waited: other branches have had the time to ask for what is theirs.
     """
 
@@ -43,6 +52,7 @@ class Caller(NamedTuple):
     forked: bool = False
     strict: bool = True
     changes: bool = True
+    branch: str = ""
     waited: bool = True
 
 
@@ -77,8 +87,9 @@ class Occurrences:
     yet a request gets
 
     1. one that was recorded for its own account,
-    2. one that was recorded at its own place, behind the same step: a branch finds what it did itself,
-    3. else any other: an identical request is an identical request, wherever the program makes it now.
+    2. one that was recorded at its own place, behind the same step, in the same branch: it finds what it did itself,
+    3. one that was recorded at the same place in another branch, when that one does not come for it,
+    4. else any other: an identical request is an identical request, wherever the program makes it now.
 
     Finished ones come first: whoever gets an open one runs its effect, and must not run it while what has happened
     already is still to be asked for. Only at its own place, where a task asks in its turn, a request that may be
@@ -88,8 +99,8 @@ class Occurrences:
     def __init__(self, state: RunState) -> None:
         self._accounts = _Accounts()
         # A single first occurrence is found by counting, and a long log is made of these. Of several equal ones some
-        # have a number above zero.
-        several = {_asked(step) for step in state.steps.values() if step.occurrence}
+        # have a number above zero; one that a branch began with is that branch's.
+        several = {_asked(step) for step in state.steps.values() if step.occurrence or step.branch}
         recorded: dict[tuple[str, Request], list[_Place]] = {}
         for step in state.steps.values() if several else ():
             asked = _asked(step)
@@ -104,11 +115,25 @@ class Occurrences:
                 self._owned[_asked(step)] = step
         self._given: dict[str, dict[Request, int | _Group]] = {}
 
-    def give(self, scope: str, request: Request, after: str | None) -> int:
-        """The occurrence of a request that is made in a scope, behind the step `after`, for nobody in particular."""
+    def give(
+        self, scope: str, request: Request, after: str | None, branch: str = "", *, of_others: OfOthers = "take"
+    ) -> int | None:
+        """The occurrence of a request that is made in a scope, behind the step `after`, for nobody in particular.
+
+        Args:
+            scope: id of the enclosing step, or "".
+            request: what is asked for.
+            after: the step behind which it is made.
+            branch: the branch whose first request it is, or "".
+            of_others: what to do where only other branches' occurrences are left at this place: `take` one, `leave`
+                them and begin a new one, or `wait`.
+
+        Returns:
+            None to wait.
+        """
         counted = self._counted(scope, request)
         if isinstance(counted, _Group):
-            return counted.give(after)
+            return counted.give(after, branch, of_others)
         self._given[scope][request] = counted + 1
         return counted
 
@@ -145,7 +170,7 @@ def _asked(step: StepState) -> tuple[str, Request]:
 def _place(step: StepState) -> _Place:
     # One that the program gave up was asked for in its turn like a finished one, and is given up again there.
     is_open = step.status not in FINISHED and step.given_up is None
-    return _Place(is_open, step.occurrence, is_open and step.mode != "safe", step.after, step.account)
+    return _Place(is_open, step.occurrence, is_open and step.mode != "safe", step.after, step.branch, step.account)
 
 
 class _Place(NamedTuple):
@@ -156,6 +181,7 @@ class _Place(NamedTuple):
         number: the occurrence.
         doubtful: it has no outcome and may not be repeated just so.
         after: id of the step that it follows, or None.
+        branch: the branch whose first request it was, "" of a later one, `UNNAMED` where the log does not name it.
         account: for whom it was recorded, or "".
     """
 
@@ -163,6 +189,7 @@ class _Place(NamedTuple):
     number: int
     doubtful: bool
     after: str | None
+    branch: str
     account: str
 
 
@@ -199,21 +226,44 @@ class _Left:
     def __init__(self, places: Iterable[_Place]) -> None:
         self.places: dict[int, _Place] = {place.number: place for place in places}
         self._behind: dict[str | None, deque[int]] = {}
+        self._own: dict[tuple[str | None, str], deque[int]] = {}
         for place in sorted(self.places.values(), key=_by_turn):
             self._behind.setdefault(place.after, deque()).append(place.number)
+            self._own.setdefault((place.after, place.branch), deque()).append(place.number)
+        self._branches: dict[str | None, Counter[str]] = {}
+        for place in self.places.values():
+            self._branches.setdefault(place.after, Counter())[place.branch] += 1
 
-    def first(self, after: str | None) -> int | None:
+    def first(self, after: str | None, branch: str) -> int | None:
         """The one to be given out to a request behind the step `after`."""
-        number = self.at(after)
+        number = self._next(self._own.get((after, branch)))
+        if number is None:
+            number = self.at(after)
         return next(iter(self.places), None) if number is None else number
 
     def at(self, after: str | None) -> int | None:
         """The first one that was recorded behind the step `after`."""
-        behind = self._behind.get(after)
-        while behind:
-            if behind[0] in self.places:
-                return behind[0]
-            behind.popleft()
+        return self._next(self._behind.get(after))
+
+    def is_of_others(self, after: str | None, branch: str) -> bool:
+        """Whether all that is left behind the step `after` was recorded by others than this branch."""
+        branches = self._branches.get(after)
+        return branches is not None and bool(branches) and UNNAMED not in branches and branch not in branches
+
+    def take(self, number: int) -> _Place:
+        """Give one out."""
+        place = self.places.pop(number)
+        branches = self._branches[place.after]
+        branches[place.branch] -= 1
+        if not branches[place.branch]:
+            del branches[place.branch]
+        return place
+
+    def _next(self, numbers: deque[int] | None) -> int | None:
+        while numbers:
+            if numbers[0] in self.places:
+                return numbers[0]
+            numbers.popleft()
         return None
 
     def accounts_at(self, after: str | None) -> set[str]:
@@ -238,14 +288,22 @@ class _Group:
         recorded = frozenset(self._left.places)
         self._new: Iterator[int] = (number for number in itertools.count() if number not in recorded)
 
-    def give(self, after: str | None) -> int:
-        number = self._left.first(after)
+    def give(self, after: str | None, branch: str, of_others: OfOthers) -> int | None:
+        if of_others != "take" and self._left.is_of_others(after, branch):
+            return None if of_others == "wait" else next(self._new)
+        return self._give_any(after, branch)
+
+    def _give_any(self, after: str | None, branch: str) -> int:
+        number = self._left.first(after, branch)
         return next(self._new) if number is None else self._take(number)
 
     def give_to(self, after: str | None, caller: Caller, accounts: _Accounts) -> Given | None:
         """Give one out to an account: its own, or what must be its own, or what may be."""
         for theirs in (caller.account, *accounts.formerly(caller.account), ""):
-            number = self._of.get(theirs, _NONE).first(after)
+            left = self._of.get(theirs, _NONE)
+            if not caller.waited and left.is_of_others(after, caller.branch):
+                return None
+            number = left.first(after, caller.branch)
             if number is not None:
                 return Given(self._take(number), None if theirs else self._nobodys(caller, number))
         if caller.account in self._taken:
@@ -276,12 +334,12 @@ class _Group:
         others = [account for account, left in self._of.items() if left.places and account not in accounts.used]
         if not others or caller.account in accounts.recorded:
             # Both accounts are there: what was recorded for the one is nothing of the other's.
-            return Given(next(self._new) if caller.strict else self._hand_over(after))
+            return Given(next(self._new) if caller.strict else self._hand_over(after, caller.branch))
         at_place = self._left.accounts_at(after).intersection(others)
         meant = others if len(others) == 1 else list(at_place)
         if len(meant) != 1:
             return self._give_anything(after, caller, taken=False)
-        number = self._of[meant[0]].first(after)
+        number = self._of[meant[0]].first(after, caller.branch)
         assert number is not None
         return self._give_up_to(caller, accounts, number)
 
@@ -292,8 +350,8 @@ class _Group:
         accounts.renamed.setdefault(caller.account, {})[account] = None
         return Given(self._take(number))
 
-    def _hand_over(self, after: str | None) -> int:
-        number = self._left.first(after)
+    def _hand_over(self, after: str | None, branch: str) -> int:
+        number = self._left.first(after, branch)
         assert number is not None
         self._taken.setdefault(self._left.places[number].account, []).append(number)
         return self._take(number)
@@ -301,12 +359,12 @@ class _Group:
     def _give_anything(self, after: str | None, caller: Caller, *, taken: bool) -> Given:
         numbers: Collection[int] = self._taken[caller.account] if taken else sorted(self._left.places)
         clash = Clash(tuple(numbers), caller.account, taken)
-        return Given(next(self._new) if taken and caller.strict else self.give(after), clash)
+        return Given(next(self._new) if taken and caller.strict else self._give_any(after, caller.branch), clash)
 
     def _take(self, number: int) -> int:
-        place = self._left.places.pop(number)
+        place = self._left.take(number)
         theirs = self._of[place.account]
-        del theirs.places[number]
+        theirs.take(number)
         if not theirs.places:
             del self._of[place.account]
         return number

@@ -173,7 +173,7 @@ def _annotations(holder: Any) -> dict[str, Any]:
     bases = holder.__mro__ if isinstance(holder, type) else (holder,)
     found: dict[str, Any] = {}
     for base in reversed(bases):
-        if base.__module__ != "builtins":
+        if getattr(base, "__module__", "builtins") != "builtins":  # a bound method of a builtin has none
             with contextlib.suppress(Exception):  # evaluated late (3.14), they may name what only type checkers import
                 found |= dict(base.__annotations__)
     return found

@@ -20,6 +20,9 @@ INDETERMINATE: Final = "indeterminate"
 
 FINISHED: Final = frozenset({DONE, FAILED})
 
+UNNAMED: Final = "?"
+"""A branch of which the log, of an earlier release, says no more than that it was one."""
+
 Data = dict[str, Any]
 Kept = Data | bytes | int
 """Data of an event, parsed or in JSON bytes, or the event's number in the log that `Source` reads."""
@@ -54,7 +57,8 @@ class StepState:
         started_ts: timestamp of its newest start, for people.
         request: what identical submissions of one scope have in common, namely the id of the first of them.
         occurrence: how many identical submissions came before it in its scope.
-        branch: a thread or task that was forked off inside the run asked for it.
+        branch: name of the thread (`task` of a task) that was forked off inside the run and asked for this first; `?`
+            where the log does not name it, "" where it is no branch's first request.
         streamed: the recorded request asks for a stream.
         account: digest of the account for which it was asked, or "".
         module: where a tool without a name of its own is defined, or None.
@@ -87,7 +91,7 @@ class StepState:
     started_ts: str
     request: str = ""
     occurrence: int = 0
-    branch: bool = False
+    branch: str = ""
     streamed: bool = False
     account: str = ""
     module: str | None = None

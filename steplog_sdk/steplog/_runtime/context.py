@@ -34,12 +34,14 @@ class Frame(NamedTuple):
         scope: id of the enclosing step, or "".
         after: the step that last finished in this context and scope, or None.
         owner: thread and task in which the frame was set.
+        branch: name of the worker thread that was forked off in this scope, or "".
     """
 
     recorder: Recorder
     scope: str
     after: str | None
     owner: Owner
+    branch: str = ""
 
 
 FRAME: ContextVar[Frame | None] = ContextVar("steplog_frame", default=None)
@@ -70,6 +72,28 @@ def owner() -> Owner:
     return _thread(), 0 if task is None else id(task)
 
 
+class _Worker(threading.local):
+    """The frame in which this thread's work was handed over; `asyncio.to_thread` puts the context of its task above."""
+
+    frame: Frame | None = None
+
+
+WORKER: Final = _Worker()
+
+
+def branch_of(place: Frame) -> str:
+    """The name of a branch that makes its first request at this place of its own, or "" in a sequence."""
+    return "" if place.owner == owner() else branch_at(place) or "task"
+
+
+def branch_at(place: Frame) -> str:
+    """The name of the worker thread that is at a place, or ""."""
+    worker = WORKER.frame
+    if worker is not None and not place.branch and worker[:3] == place[:3]:
+        return worker.branch
+    return place.branch
+
+
 def frame() -> Frame | None:
     """The frame of the open run that the executing code belongs to, or None."""
     found = FRAME.get()
@@ -84,7 +108,7 @@ def advance(recorder: Recorder, scope: str, step: str) -> None:
     """Note that `step` has finished in the executing context, when that context is at this place of this run."""
     found = FRAME.get()
     if found is not None and found.recorder is recorder and found.scope == scope:
-        FRAME.set(_frame(Frame, (recorder, scope, step, owner())))
+        FRAME.set(_frame(Frame, (recorder, scope, step, owner(), found.branch)))
 
 
 # As `Frame(...)` does it, without a second call.

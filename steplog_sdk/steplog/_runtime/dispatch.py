@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by
 from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import step_id
-from steplog._kernel.occurrences import Caller, Given, Occurrences
+from steplog._kernel.occurrences import Caller, Given, Occurrences, OfOthers
 from steplog._runtime.accounts import Digests, Doubt
-from steplog._runtime.context import Frame, owner
+from steplog._runtime.context import Frame, branch_at, branch_of
 from steplog._runtime.door import PROCESS
 from steplog._runtime.group import reentered
 from steplog.errors import InvalidArgument
@@ -22,6 +23,9 @@ from steplog.errors import InvalidArgument
 if TYPE_CHECKING:
     from steplog._runtime.journal import Journal
     from steplog._runtime.ticket import Call
+
+# Characters of a branch's name: threads that start threads that start threads.
+_LONG: Final = 64
 
 
 # Recorded steps of one place from which on it is worth keeping which of them were asked for.
@@ -36,7 +40,7 @@ class Dispatch:
     Attributes:
         branched: whether anything was submitted from a branch, now or when the log was recorded: a thread or task that
             was forked off inside the run.
-        patient: whether a branch may be made to wait until others have asked for what was recorded for their accounts.
+        patient: whether a branch may be made to wait until others have asked for what is theirs.
         innocent: what intents say beside ids and arguments, where that was found to hold no secret.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
@@ -58,6 +62,7 @@ class Dispatch:
         self._inner_runs: dict[str, int] = {}
         self._receivers: dict[tuple[str, str, str], Any] = {}
         self._digests = Digests(journal.run_id)
+        self._forks: dict[tuple[str, ...], Iterator[int]] = {}
         self.patient = not journal.state.completed_once
         self.innocent: set[tuple[Any, ...]] = set()
         self.doubt: Doubt | None = None
@@ -68,7 +73,7 @@ class Dispatch:
         return len(self._seen)
 
     def submit(
-        self, call: Call, place: Frame, hashed: str, *, may_wait: bool = True, forked: bool | None = None
+        self, call: Call, place: Frame, hashed: str, *, may_wait: bool = True, branch: str | None = None
     ) -> tuple[Effect, int, Decision] | None:
         """Count a call and decide on it. Raises what `Journal.check_usable` raises, and the halted run's interrupt.
 
@@ -86,22 +91,22 @@ class Dispatch:
         try:
             with self._lock:
                 self._refuse_if_halted()
-                if forked or (forked is None and place.owner != owner()):
+                branch = branch_of(place) if branch is None else branch
+                if branch:
                     # Branches that make the same call may find each other's, and with it the other's next step. So
                     # from now on a step that is missing may only be late.
                     self.branched = True
                 same = (call.kind, call.target, hashed)
                 first = step_id(place.scope, *same, 0)
-                if call.account:
-                    given = self._give_to(call, place, same, first, may_wait=may_wait)
-                    if given is None:
-                        return None
-                    occurrence = given.number
-                else:
-                    occurrence = self._occurrences.give(place.scope, first, place.after)
+                occurrence = self._give(call, place, branch, same, first, may_wait=may_wait)
+                if occurrence is None:
+                    return None
                 identity = step_id(place.scope, *same, occurrence) if occurrence else first
                 effect = self._identify(call, place, same, identity)
-                return effect, occurrence, self.decide(effect)
+                decision = self.decide(effect)
+                if not may_wait and self._may_draw(call, decision):
+                    decision = self.decide(effect, on_drift="run")
+                return effect, occurrence, decision
         finally:
             self._inside.discard(thread)
 
@@ -118,14 +123,34 @@ class Dispatch:
         """For whom a call is made, as it is recorded."""
         return self._digests.of(call.account)
 
+    def _may_draw(self, call: Call, decision: Decision) -> bool:
+        """Whether a plain call in an event loop may go ahead of recorded steps that other branches may yet ask for.
+
+        It cannot wait for them. A safe local value changes nothing; what follows from it is a step that can.
+        """
+        missed = decision.missed if isinstance(decision, Halt) and decision.reason == "drift" else ()
+        is_value = call.kind == "local" and call.mode == "safe"
+        return is_value and bool(missed) and self.patient and self.may_be_late(missed)
+
+    def _give(
+        self, call: Call, place: Frame, branch: str, same: tuple[str, str, str], first: str, *, may_wait: bool
+    ) -> int | None:
+        may_wait = may_wait and self.patient and self.branched
+        if call.account:
+            given = self._give_to(call, place, branch, same, first, waited=not may_wait)
+            return None if given is None else given.number
+        of_others: OfOthers = "take"
+        if self.branched and self.patient:
+            of_others = "wait" if may_wait else "leave" if call.mode == "safe" else "take"
+        return self._occurrences.give(place.scope, first, place.after, branch, of_others=of_others)
+
     def _give_to(
-        self, call: Call, place: Frame, same: tuple[str, str, str], first: str, *, may_wait: bool
+        self, call: Call, place: Frame, branch: str, same: tuple[str, str, str], first: str, *, waited: bool
     ) -> Given | None:
         changes = call.mode != "safe"
         # A model's answer to an equal request is as good an answer whoever asked for it.
         strict = changes or call.kind != "llm_call"
-        waited = not (may_wait and self.patient and self.branched)
-        caller = Caller(self.account(call), place.owner != owner(), strict, changes, waited)
+        caller = Caller(self.account(call), bool(branch), strict, changes, branch, waited)
         given = self._occurrences.give_to(place.scope, first, place.after, caller)
         if given is not None and given.clash is not None:
             clash = given.clash
@@ -203,10 +228,19 @@ class Dispatch:
         if step is not None and (step.scope, step.after) in self._left:
             self._left[step.scope, step.after].pop(identity, None)
 
+    def fork(self, place: Frame, how: str) -> str:
+        """The name of a branch that is forked off at a place: the same whenever the program forks there again."""
+        outer = branch_at(place)
+        forks = self._forks.setdefault((place.scope, outer, place.after or "", how), itertools.count())
+        name = f"{outer}.{how}{next(forks)}".lstrip(".")
+        return name if len(name) < _LONG else hashlib.sha256(name.encode()).hexdigest()[:16]
+
     def enter(self, step: str) -> None:
         """An attempt of a step begins: its inner steps count from zero again, so that those that finished are found."""
         with self._lock:
             self._occurrences.restart(step)
+            for forked in [key for key in self._forks if key[0] == step]:
+                del self._forks[forked]
 
     def settle_inside(self, step: StepState) -> None:
         """A step is returned as a whole; what it did inside will not be asked for."""

@@ -73,7 +73,7 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
 def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:
     following = Ticket(recorder, ticket.call, ticket.effect)
     following.hashed = ticket.hashed
-    following.forked = ticket.forked
+    following.branch = ticket.branch
     following.attempt = ticket.attempt + 1
     return following
 

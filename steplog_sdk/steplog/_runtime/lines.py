@@ -25,7 +25,7 @@ _INNOCENT: Final = 512
 def intent(ticket: Ticket, sink: Sink) -> bytes:
     """The data of an attempt's `step.started`."""
     call = ticket.call
-    said = (call.kind, call.target, call.mode, call.module, ticket.account, ticket.forked)
+    said = (call.kind, call.target, call.mode, call.module, ticket.account)
     opening, rest = _constants(*said)
     key = "" if call.mode == "safe" else f',"key":"{ticket.key}"'
     text = f"{opening}{_place(ticket)}{key}{rest}"
@@ -61,7 +61,7 @@ def _facts_of(ticket: Ticket, line: bytes) -> Facts:
             "mode": call.mode,
             "attempt": ticket.attempt,
             "after": effect.after,
-            "branch": ticket.forked,
+            "branch": ticket.branch,
             "account": ticket.account,
             "module": call.module,
         }
@@ -71,15 +71,8 @@ def _facts_of(ticket: Ticket, line: bytes) -> Facts:
 
 
 @functools.lru_cache(maxsize=512)
-def _constants(
-    kind: str,
-    target: str,
-    mode: str,
-    module: str | None,
-    account: str,
-    forked: bool,  # noqa: FBT001  # a key of the cache
-) -> tuple[str, str]:
-    rest: dict[str, Any] = {"branch": True} if forked else {}
+def _constants(kind: str, target: str, mode: str, module: str | None, account: str) -> tuple[str, str]:
+    rest: dict[str, Any] = {}
     if account:
         rest["account"] = account
     if module is not None:
@@ -91,12 +84,14 @@ def _constants(
 def _place(ticket: Ticket) -> str:
     """Where in the run an attempt is. What is as it mostly is, is not said: see docs/log-format.md."""
     effect, (hashed, occurrence) = ticket.effect, ticket.hashed
-    # Ids, hashes and numbers need no escaping.
+    # Ids, hashes, numbers and names of branches need no escaping.
     place = f',"scope":"{effect.scope}"' if effect.scope else ""
     if effect.after is not None:
         place += f',"after":"{effect.after}"'
     if occurrence:
         place += f',"occurrence":{occurrence},"args_hash":"{hashed}"'
+    if ticket.branch:
+        place += f',"branch":"{ticket.branch}"'
     return f'{place},"attempt":{ticket.attempt}' if ticket.attempt > 1 else place
 
 

@@ -29,7 +29,7 @@ from steplog._runtime import lines, messages
 from steplog._runtime.accounts import await_accounts
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
-from steplog._runtime.context import Frame, advance, current_task, owner
+from steplog._runtime.context import Frame, advance, branch_of, current_task
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.evidence import difference_from
@@ -116,8 +116,8 @@ class Recorder:
         """
         yield from self._conclude_left() if self._left else ()
         self._turns.used()
-        forked, hashed = place.owner != owner(), args_hash(call.args, plain=call.plain)
-        submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait, forked=forked)
+        branch, hashed = branch_of(place), args_hash(call.args, plain=call.plain)
+        submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait, branch=branch)
         submitted = submitted or (yield from await_accounts(self.dispatch, call, place, hashed, self._drift_grace))
         effect, occurrence, decision = submitted
         if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
@@ -127,7 +127,7 @@ class Recorder:
             decision = self.dispatch.decide(effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
-        ticket.forked, ticket.account = forked, self.dispatch.account(call) if call.account else ""
+        ticket.branch, ticket.account = branch, self.dispatch.account(call) if call.account else ""
         if isinstance(decision, Halt):
             raise self.halt(self._explain(decision, call, effect))
         if isinstance(decision, Forsaken):

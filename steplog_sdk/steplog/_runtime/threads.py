@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from steplog._runtime.context import FRAME, Frame, Owner
+from steplog._runtime.context import FRAME, WORKER, Frame, Owner
 
 # A worker is a branch of its own even where the pool runs it in the submitting thread's identity later on.
 _BRANCH: Owner = (0, 0)
@@ -45,7 +45,7 @@ def install() -> None:
     def submit_in_run(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found = FRAME.get()
         # Also when no run is open: the worker may have been started inside one that is long closed.
-        future: Future[Any] = submit(self, _Carried(found, fn), *args, **kwargs)
+        future: Future[Any] = submit(self, _Carried(found, fn, "p"), *args, **kwargs)
         if found is not None:
             # Called when the result can be seen, which is after `fn` has returned.
             future.add_done_callback(lambda _future: found.recorder.branch_ended())
@@ -55,7 +55,7 @@ def install() -> None:
     def start_in_run(self: threading.Thread) -> None:
         found = FRAME.get()
         if found is not None:
-            carried = _Carried(found, self.run, ends=True)
+            carried = _Carried(found, self.run, "t", ends=True)
             # A bound method, as `run` is without us: other tools take it apart into function and thread.
             self.run = types.MethodType(lambda _thread: carried(), self)  # type: ignore[method-assign]
         start(self)
@@ -95,7 +95,7 @@ def _giving(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         for name in _CALLED:
             if given.get(name) is not None:
-                given[name] = _Carried(found, given[name])
+                given[name] = _Carried(found, given[name], "m")
         if original.__name__.startswith("imap"):
             # It is the pool that takes the next item, in a thread of its own.
             given["iterable"] = _carried_items(found, given["iterable"])
@@ -105,7 +105,7 @@ def _giving(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _carried_items(found: Frame | None, items: Iterable[Any]) -> Iterator[Any]:
-    step = _Carried(found, iter(items).__next__)
+    step = _Carried(found, iter(items).__next__, "i")
     while True:
         try:
             item = step()
@@ -130,18 +130,23 @@ def uninstall() -> None:
 
 
 class _Carried:
-    """A callable that runs in the frame in which it was handed over; `ends`: it is all that its thread does."""
+    """A callable that runs in the frame in which it was handed over; `ends`: it is all that its thread does.
 
-    def __init__(self, found: Frame | None, fn: Callable[..., Any], *, ends: bool = False) -> None:
+    `how` it was forked off is counted apart, because a pool starts threads of its own when it likes.
+    """
+
+    def __init__(self, found: Frame | None, fn: Callable[..., Any], how: str, *, ends: bool = False) -> None:
         self._ends = ends
-        self._frame = None if found is None else found._replace(owner=_BRANCH)
+        self._frame = found and found._replace(owner=_BRANCH, branch=found.recorder.dispatch.fork(found, how))
         self._fn = fn
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         token = FRAME.set(self._frame)
+        outer, WORKER.frame = WORKER.frame, self._frame
         try:
             return self._fn(*args, **kwargs)
         finally:
+            WORKER.frame = outer
             FRAME.reset(token)
             if self._ends and self._frame is not None:
                 self._frame.recorder.branch_ended()

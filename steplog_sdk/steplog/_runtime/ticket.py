@@ -173,11 +173,11 @@ class Ticket:
         "account",
         "attempt",
         "began",
+        "branch",
         "call",
         "earlier",
         "effect",
         "finished",
-        "forked",
         "given",
         "hashed",
         "key",
@@ -205,7 +205,7 @@ class Ticket:
         self.began = time.perf_counter()
         self.hashed: tuple[str, int] = ("", 0)
         self.given = b""
-        self.forked = False
+        self.branch = ""
         self.account = ""
         self._closing: Callable[[], dict[str, Any] | None] | None = None
 

@@ -121,7 +121,7 @@ class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
     __slots__ = ("_frame", "_outer")
 
     def __init__(self, recorder: Recorder, scope: str) -> None:
-        self._frame = (recorder, scope, None, owner())
+        self._frame = (recorder, scope, None, owner(), "")
 
     def __enter__(self) -> None:
         self._outer = FRAME.get()

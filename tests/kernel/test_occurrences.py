@@ -165,3 +165,32 @@ def test_no_occurrence_is_given_out_twice(accounts, asked):
 
     numbers = [one.number for one in given_out if one is not None]
     assert len(set(numbers)) == len(asked)
+
+
+def drawn(*branches):
+    """A run in which each of these branches has begun with the same request."""
+    log = Log().begin()
+    for number, name in enumerate(branches):
+        log.start(f"s_{number}", args_hash="hash", occurrence=number, branch=name).finish(f"s_{number}")
+    return Occurrences(log.claim().state)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_a_branch_gets_what_it_drew_itself_in_any_order(order):
+    names = ("p0", "p1", "task")
+    found = drawn(*names)
+
+    assert [found.give("", REQUEST, None, names[number], of_others="wait") for number in order] == list(order)
+
+
+def test_a_branch_that_had_not_drawn_yet_leaves_the_others_theirs():
+    assert drawn("p1").give("", REQUEST, None, "p0", of_others="wait") is None
+    assert drawn("p1").give("", REQUEST, None, "p0", of_others="leave") == 1
+    # Nobody else has come for it: then the program forks in another order now.
+    assert drawn("p1").give("", REQUEST, None, "p0", of_others="take") == 0
+
+
+def test_a_log_that_names_no_branches_gives_them_out_in_order():
+    found = drawn(True, True)
+
+    assert [found.give("", REQUEST, None, name, of_others="wait") for name in ("p1", "p0")] == [0, 1]

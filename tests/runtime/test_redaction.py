@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -43,6 +44,48 @@ def test_expressions_come_from_the_environment_too(home, monkeypatch):
     assert "[redacted:custom]" in log
     assert "[redacted:custom] of badge-1" in log
     assert "123456" not in log
+
+
+@steplog.step
+def listed(size: int) -> list[int]:
+    return list(range(size))
+
+
+# What secrets may look like, and what steplog itself writes: bodies, ids, hashes, words of its own.
+@pytest.mark.parametrize(
+    "rule",
+    [
+        r"[0-9a-f]{64}",
+        r"[A-Za-z0-9_]{20,}",
+        r"done|unsafe|failed|tool_call|error",
+        r"outcome|result|body|size|retry",
+        r"no secret.*",
+    ],
+)
+def test_an_expression_that_matches_what_the_log_is_made_of_loses_no_result(rule):
+    steplog.install(interceptors=[], redact=[rule])
+    executed = []
+    for attempt in range(3):
+
+        @steplog.step
+        def last():
+            if not attempt:  # noqa: B023  # it is called in this round only
+                raise ValueError("not yet")
+
+        with contextlib.suppress(ValueError), steplog.run("r") as run:
+            assert [listed(2000), listed(2000), listed(9)] == [list(range(2000))] * 2 + [list(range(9))]
+            last()
+        executed.append(run.executed)
+    assert executed == [4, 1, 0]
+
+
+def test_what_is_kept_of_a_line_lets_no_secret_through(home):
+    steplog.install(interceptors=[], redact=[r"hush.*"])
+    with steplog.run("r"):
+        steplog.step("form", lambda: {"outcome": "hush one", "body": "hush two", "size": 3, "sha256": "hush three"})
+    log = (home / "runs" / "r" / "events.jsonl").read_text()
+    assert "hush" not in log
+    assert log.count("[redacted:custom]") == 3
 
 
 @pytest.mark.parametrize(

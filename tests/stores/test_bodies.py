@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from steplog.errors import BodyMissing, Corrupt, InvalidArgument, KeyMissing, StoreError, UnsupportedFormat
 from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import LEAST, MOST, cuts, prefixes
+from steplog.stores.upkeep import begin, prune
 from steplog.testing import FaultyFS
 from steplog.testing.contract import in_child, named
 from tests.support.examples import examples
@@ -397,6 +398,37 @@ def test_a_body_put_without_sync_is_synced_when_it_is_put_again(tmp_path):
     bodies.close()
 
 
+def test_a_body_that_another_process_put_without_sync_is_synced_when_it_is_found(tmp_path):
+    path, fs = str(tmp_path / "bodies.db"), FaultyFS()
+    other, mine = SqliteBodies(path, durability="process"), SqliteBodies(path, fs=fs)
+    for text in (b"said at a lower level", b"and once more"):
+        other.put([named(text)])
+        before = fs.count("sync")
+        mine.put([named(text)])
+        assert fs.count("sync") == before + 1, "a line that names it could be on the disk before it"
+        mine.put([named(text)])
+        assert fs.count("sync") == before + 1
+    other.close()
+    mine.close()
+
+
+def test_what_others_changed_while_no_connection_was_open_is_noticed(tmp_path):
+    """A fork closes the connection. What a piece is compressed with is what stands there then, not what stood there."""
+    path = str(tmp_path / "bodies.db")
+    mine, other = SqliteBodies(path), SqliteBodies(path)
+    mine.put([named(b"first")])
+    mine.put([named(b"a piece that is pruned " * 40)])
+    mine.close()
+    wanted = named(b"first")[0]
+    prune(other, begin(other, 1), lambda name, _day: name == wanted, {wanted})
+    other.put([named(b"what has its number now " * 40)])
+    mine.put([named(b"a piece that is pruned " * 41)])
+    for text in (b"what has its number now " * 40, b"a piece that is pruned " * 41):
+        assert other.get(named(text)[0]) == text
+    mine.close()
+    other.close()
+
+
 def test_level_process_does_not_wait_for_the_disk(tmp_path):
     bodies = SqliteBodies(str(tmp_path / "bodies.db"), durability="process")
     bodies.put([named(b"x")], sync=True)
@@ -427,6 +459,7 @@ WORK = """
 import sys
 from tests.stores.test_bodies import conversation, named
 from steplog.stores.bodies import SqliteBodies
+from steplog.stores.upkeep import begin, prune
 bodies = SqliteBodies(sys.argv[1])
 for request in conversation(40, int(sys.argv[2])):
     bodies.put([named(request)])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -31,6 +34,18 @@ class Watched(FaultyFS):
         super().sync(fd)
         if self._paths[fd].endswith("events.jsonl"):
             self.synced.set()
+
+
+class Noting(FaultyFS):
+    """Notes what is synced: the log, or what was last written to the body store."""
+
+    def __init__(self):
+        super().__init__()
+        self.synced = []
+
+    def sync(self, fd):
+        super().sync(fd)
+        self.synced.append({"events.jsonl": "log", "bodies.db-wal": "bodies"}[os.path.basename(self._paths[fd])])
 
 
 @pytest.fixture
@@ -98,6 +113,23 @@ def test_a_run_that_was_begun_at_a_lower_level_becomes_as_durable_as_it_is_resum
     writer.flush()
     fs.lose_power()
     assert left(store) == 4
+
+
+@pytest.mark.parametrize("level, syncs", [("process", []), ("interval", ["bodies"]), ("durable", ["bodies", "log"])])
+def test_bodies_that_a_killed_process_left_unsynced_are_synced_before_the_log_that_names_them(tmp_path, level, syncs):
+    """Its run goes on where it was; what it only wrote must outlive the machine from here on."""
+    program = (
+        "import os, sys, steplog\n"
+        "steplog.install(home=sys.argv[1], interceptors=(), durability='process')\n"
+        "with steplog.run('r'):\n"
+        "    steplog.step('big', lambda: 'x' * 9000)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=False)
+    fs = Noting()
+    writer = FileStore(tmp_path, durability=level, fs=fs).open("r")
+    assert fs.synced == syncs
+    writer.close()
 
 
 def test_durable_full_syncs_everything_of_the_file_and_durable_its_bytes(opened, monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from steplog._kernel.rules import PATTERNS, Pattern, compiled, hint_search
@@ -79,10 +79,14 @@ class Redactor:
                 groups.append((b"", compiled(pattern.find).search, [finder]))
         self._groups = (*groups, *((lead, hint_search(lead), finders) for lead, finders in led.items()))
 
-    def redact(self, data: bytes) -> tuple[bytes, int]:
+    def redact(self, data: bytes, kept: Collection[bytes] = ()) -> tuple[bytes, int]:
         """Return the data with every secret replaced by `[redacted:<kind>]`, and how many were replaced.
 
         Data without secrets comes back as the same object. Redacting twice changes nothing more.
+
+        Args:
+            data: what is looked through.
+            kept: parts of it that are no secret, whatever they look like.
         """
         first = 0
         for lead, search, _ in self._groups:
@@ -92,7 +96,7 @@ class Redactor:
         else:
             if _WRAPPED not in data:
                 return data, 0  # most text
-        spans = self._spans(data, self._groups[first:])
+        spans = _without(self._spans(data, self._groups[first:]), data, kept)
         return replaced(data, spans) if spans else (data, 0)
 
     def spans(self, data: bytes) -> list[Span]:
@@ -118,6 +122,20 @@ class Redactor:
                 if spans:
                     yield Span(run.start(), run.end(), spans[0].kind)
                     break
+
+
+def _without(spans: list[Span], data: bytes, kept: Collection[bytes]) -> list[Span]:
+    """What is left of the spans when the parts that are kept are cut out of them."""
+    for part in kept:
+        for match in re.finditer(re.escape(part), data):
+            start, stop = match.span()
+            spans = [
+                left
+                for span in spans
+                for left in (span._replace(stop=min(span.stop, start)), span._replace(start=max(span.start, stop)))
+                if left.start < left.stop
+            ]
+    return spans
 
 
 def replaced(data: bytes, spans: list[Span]) -> tuple[bytes, int]:

@@ -19,7 +19,7 @@ from steplog._kernel.line import Chain
 from steplog._kernel.state import RunState, StepState
 from steplog._runtime.commit import Commit
 from steplog._runtime.group import Entry
-from steplog._runtime.pack import clean_json
+from steplog._runtime.pack import clean_event
 from steplog.stores.base import folded
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Journal:
             cipher = getattr(self.store.bodies, "cipher", None)
             if cipher is not None:
                 first["key"] = cipher.key_id.hex()
-            self.submit(ev.RUN_CREATED, None, clean_json(redactor, orjson.dumps(first))[0])
+            self.submit(ev.RUN_CREATED, None, clean_event(redactor, orjson.dumps(first))[0])
         if writer.recovered is not None:
             self.submit(ev.LOG_RECOVERED, None, orjson.dumps(writer.recovered._asdict()))
         # The store's own description of a holder; it is loaded by now, as the run is open.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -106,9 +106,7 @@ class Sink:
         Where a value or body lost something, `redacted` is added, the number of places: it cannot be returned again.
         """
         line = self._cleaned(orjson.dumps(data))
-        if self.redacted:
-            line, _ = clean_json(self._redactor, orjson.dumps({**data, "redacted": self.redacted}))
-        return line
+        return self._cleaned(orjson.dumps({**data, "redacted": self.redacted})) if self.redacted else line
 
     def text(self, data: bytes, found_in: bytes | None = None) -> bytes:
         """The same for data that is a JSON object in bytes already, without the field `redacted`.
@@ -120,14 +118,13 @@ class Sink:
         if found_in is not None and not self.redacted and not self._redactor.redact(found_in)[1]:
             return data
         line = self._cleaned(data)
-        if self.redacted:
-            line, _ = clean_json(self._redactor, b'%b,"redacted":%d}' % (data[:-1], self.redacted))
-        return line
+        return self._cleaned(b'%b,"redacted":%d}' % (data[:-1], self.redacted)) if self.redacted else line
 
     def _cleaned(self, line: bytes) -> bytes:
-        line, count = clean_json(self._redactor, line)
+        line, count = clean_event(self._redactor, line, (name for name, _ in self.bodies))
         if count:
-            self.redacted += sum(self._redactor.redact(part)[1] for part in self._inline)
+            inline, self._inline = self._inline, []
+            self.redacted += sum(self._redactor.redact(part)[1] for part in inline)
         return line
 
     def event(self, build: Callable[[Sink], bytes], bodies: BodyStore) -> bytes:
@@ -172,29 +169,78 @@ class Sink:
         return name
 
 
-def clean_json(redactor: Redactor, data: bytes) -> tuple[bytes, int]:
-    """JSON without secrets, and still JSON: a secret of digits can look like part of a number, which is left alone."""
-    cleaned, count = redactor.redact(data)
+# Ids, hashes and words of closed lists: what decisions are made of.
+_STRUCTURE: Final = (
+    *("format", "run_id", "durability", "key", "module", "kind", "mode", "scope", "after", "args_hash"),
+    *("outcome", "reason", "retry", "step", "how"),
+)
+
+
+def clean_event(redactor: Redactor, data: bytes, names: Iterable[str] = ()) -> tuple[bytes, int]:
+    """The data of an event without secrets, but with all that a resumed run needs to find its way.
+
+    An expression of the program's own may match any of that.
+
+    Args:
+        redactor: says what is a secret.
+        data: a JSON object.
+        names: of the bodies that it refers to.
+    """
+    if not redactor.redact(data)[1]:
+        return data, 0
+    tree = orjson.loads(data)
+    kept = [b'"%b":' % name.encode() for name in tree]
+    kept += [orjson.dumps({field: tree[field]})[1:-1] for field in _STRUCTURE if field in tree]
+    for name in map(str.encode, names):
+        kept += name, b'{"$steplog":"body","sha256":"%b","size":' % name, b'{"body":"%b","size":' % name
+    return clean_json(redactor, data, kept, _STRUCTURE)
+
+
+def clean_json(
+    redactor: Redactor, data: bytes, kept: Collection[bytes] = (), fields: Collection[str] = ()
+) -> tuple[bytes, int]:
+    """JSON without secrets, and still JSON: a secret of digits can look like part of a number, which is left alone.
+
+    Args:
+        redactor: says what is a secret.
+        data: the JSON.
+        kept: parts of it that are none.
+        fields: of the object that it is, those that are none either.
+    """
+    cleaned, count = redactor.redact(data, kept)
     if count:
         try:
             orjson.loads(cleaned)
         except orjson.JSONDecodeError:
             counts = [0]
-            cleaned = orjson.dumps(_clean_strings(redactor, orjson.loads(data), counts))
+            cleaned = orjson.dumps(_clean_strings(redactor, orjson.loads(data), counts, kept, fields))
             count = counts[0]
     return cleaned, count
 
 
-def _clean_strings(redactor: Redactor, node: Any, counts: list[int]) -> Any:
+def _clean_strings(
+    redactor: Redactor, node: Any, counts: list[int], kept: Collection[bytes], fields: Collection[str] = ()
+) -> Any:
     if isinstance(node, str):
-        cleaned, count = redactor.redact(node.encode())
+        cleaned, count = redactor.redact(node.encode(), kept)
         counts[0] += count
         return cleaned.decode()
-    if isinstance(node, dict):
-        return {_clean_strings(redactor, key, counts): _clean_strings(redactor, node[key], counts) for key in node}
     if isinstance(node, list):
-        return [_clean_strings(redactor, value, counts) for value in node]
-    return node
+        return [_clean_strings(redactor, value, counts, kept) for value in node]
+    if not isinstance(node, dict):
+        return node
+    if "size" in node and any(str(node.get(field)).encode() in kept for field in ("sha256", "body")):
+        # A reference to a body, beside whose name nothing else stands.
+        return node
+    if fields:
+        return {
+            field: value if field in fields else _clean_strings(redactor, value, counts, kept)
+            for field, value in node.items()
+        }
+    return {
+        _clean_strings(redactor, key, counts, kept): _clean_strings(redactor, value, counts, kept)
+        for key, value in node.items()
+    }
 
 
 def inline_form(data: bytes) -> dict[str, Any]:

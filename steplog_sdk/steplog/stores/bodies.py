@@ -75,10 +75,12 @@ class SqliteBodies:
             fs=fs or FS(),
         )
         self._window = _Window(path.removesuffix(".db") + ".lock", self.database)
+        # What this connection has committed without a sync, and as of which version all that others have is synced.
         self._unsynced = False
+        self._synced = (0, 0)
         # The last chunk's id and its block so far, which the next chunk is compressed with, and as of which version.
         self._recent = (0, b"")
-        self._version = -1
+        self._version = (0, 0)
 
     def name(self, data: bytes) -> str:
         """The name under which these bytes are put: their SHA-256, or what the cipher makes of it, in hex."""
@@ -120,9 +122,21 @@ class SqliteBodies:
                 except BaseException:
                     self._recent = (0, b"")
                     raise
-            elif sync and self._unsynced:
-                self.database.sync_log()
+                if sync:
+                    self._synced = self._version
+            elif sync:
+                # What is found present another process, at a lower level perhaps, may have put without a sync.
+                version = self._version_of(db)
+                if self._unsynced or version != self._synced:
+                    self.database.sync_log()
+                self._synced = version
             self._unsynced = self.database.durable and not sync and (self._unsynced or bool(due))
+
+    def sync(self) -> None:
+        """Return when all that any process has put is on the medium, as far as this store's level is about it."""
+        if self.database.durable:
+            with self.database.explained("store bodies"):
+                self.database.sync_log()
 
     def get(self, sha256: str) -> bytes:
         """Return the exact bytes.
@@ -212,9 +226,13 @@ class SqliteBodies:
 
     def _notice_others(self, db: sqlite3.Connection) -> None:
         """Forget what another connection may have changed: after a prune the last block may hold something else."""
-        (version,) = db.execute("PRAGMA data_version").fetchone()
+        version = self._version_of(db)
         if version != self._version:
             self._version, self._recent = version, (0, b"")
+
+    def _version_of(self, db: sqlite3.Connection) -> tuple[int, int]:
+        """What changes when another connection has changed the file. SQLite counts anew in each connection."""
+        return self.database.openings, db.execute("PRAGMA data_version").fetchone()[0]
 
     def _checked(self, name: str, data: bytes) -> list[Prefix]:
         found, digest = prefixes(data)

@@ -65,6 +65,7 @@ class Database:
         guard: held by whoever uses the connection.
         durable: whether transactions may be asked to survive the loss of power.
         whole: whether the directory is synced with each of those too.
+        openings: how many connections there were so far.
     """
 
     def __init__(self, path: str, *, durable: bool, fs: FS, whole: bool = False) -> None:
@@ -72,6 +73,7 @@ class Database:
         self.fs = fs
         self.durable = durable
         self.whole = whole
+        self.openings = 0
         self.guard = threading.RLock()
         self.connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
@@ -109,6 +111,7 @@ class Database:
             db.close()
             raise
         self.connection, self._identity, self._synchronous = db, self._named() or (0, 0), ""
+        self.openings += 1
         return db
 
     def _open(self) -> sqlite3.Connection:

@@ -73,7 +73,9 @@ class FileStore:
         self._fs = fs or FS()
         self._runs = os.path.join(self.home, "runs")
         path = os.path.join(self.home, "bodies.db")
-        self.bodies = SqliteBodies(path, durability=durability, fs=self._fs, cipher=cipher)
+        bodies = SqliteBodies(path, durability=durability, fs=self._fs, cipher=cipher)
+        self.bodies = bodies
+        self._sync_bodies = bodies.sync
 
     def path_of(self, run_id: str) -> str:
         """Return the path of a run's log, whether or not it exists."""
@@ -185,7 +187,10 @@ class FileStore:
         writer = FileWriter(
             log, view._replace(end=end, torn=0), recovered, durable=durable, source=source, covered=covered
         )
-        # What a killed process left in the page cache counts from here on, so it must outlive the machine as well.
+        # What a killed process left in the page cache counts from here on, so it must outlive the machine as well; the
+        # bodies first, since lines name them.
+        if view.events:
+            self._sync_bodies()
         writer.append((), len(view.events), sync=True)
         return writer
 

@@ -27,7 +27,7 @@ import orjson
 from steplog.errors import BodyMissing
 from steplog.stores.chunks import prefixes
 from steplog.stores.explain import failure
-from steplog.stores.fs import FS
+from steplog.stores.fs import FS, read_file
 
 if TYPE_CHECKING:
     from steplog._kernel.events import Event
@@ -147,8 +147,7 @@ class _Pieces:
 def read_log(path: str, run_id: str) -> bytes:
     """The bytes of a log."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_file(FS(), path)
     except OSError as error:
         raise failure(error, run_id, "read the log", path) from error
 
@@ -160,9 +159,9 @@ def _write_whole(target: str, data: bytes) -> None:
     try:
         write_new(fs, temporary, data)
         try:
-            os.replace(temporary, target)
+            fs.rename(temporary, target)
         except OSError:
-            os.unlink(temporary)
+            fs.unlink(temporary)
             raise
         fs.sync_dir(folder)
     except OSError as error:
@@ -178,7 +177,7 @@ def write_new(fs: FS, path: str, data: bytes) -> None:
             written += fs.write(fd, data[written : written + (16 << 20)])
         fs.sync(fd)
     except OSError:
-        os.unlink(path)
+        fs.unlink(path)
         raise
     finally:
         fs.close(fd)

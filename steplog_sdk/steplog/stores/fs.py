@@ -110,6 +110,14 @@ class FS:
         os.mkdir(path, DIR_MODE)
         os.chmod(path, DIR_MODE)
 
+    def unlink(self, path: str) -> None:
+        """Take a file's name away."""
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        """Take an empty directory away."""
+        os.rmdir(path)
+
     def rename(self, old: str, new: str) -> None:
         """Give a file a name that another one may have had; whoever opens it gets the one or the other, whole."""
         os.replace(old, new)
@@ -197,6 +205,19 @@ FStat = Callable[[int], os.stat_result]
 def shortest(fs: FS) -> tuple[Write, Stat, FStat]:
     """What every append calls: `write`, `stat` and `fstat`, of the real file system without a detour."""
     return (os.write, os.stat, os.fstat) if type(fs) is FS else (fs.write, fs.stat, fs.fstat)
+
+
+def read_file(fs: FS, path: str) -> bytes:
+    """The bytes of a file."""
+    fd = fs.open(path, os.O_RDONLY)
+    try:
+        blocks, offset = [], 0
+        while block := fs.read(fd, 4 << 20, offset):
+            blocks.append(block)
+            offset += len(block)
+        return b"".join(blocks)
+    finally:
+        fs.close(fd)
 
 
 def is_unsupported(error: OSError) -> bool:

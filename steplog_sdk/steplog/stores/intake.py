@@ -124,10 +124,10 @@ def _place(store: FileStore, run_id: str, log: bytes) -> None:
         write_new(fs, os.path.join(temporary, os.path.basename(path)), log)
         fs.sync_dir(temporary)
         try:
-            os.rename(temporary, directory)
+            fs.rename(temporary, directory)
         except OSError:
-            os.unlink(os.path.join(temporary, os.path.basename(path)))
-            os.rmdir(temporary)
+            fs.unlink(os.path.join(temporary, os.path.basename(path)))
+            fs.rmdir(temporary)
             raise
         for parent in (runs, store.home):
             fs.sync_dir(parent)

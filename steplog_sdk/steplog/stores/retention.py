@@ -19,7 +19,7 @@ from steplog._kernel.fold import CLOSED_OUTCOMES, fold
 from steplog.errors import InvalidArgument, RunBusy, SteplogError
 from steplog.stores.bodies import SECONDS_A_DAY, SqliteBodies
 from steplog.stores.explain import failure
-from steplog.stores.fs import FS
+from steplog.stores.fs import FS, read_file
 from steplog.stores.lock import acquire
 from steplog.stores.upkeep import Pruned, begin, prune
 
@@ -152,8 +152,7 @@ def _keeps(run: _Run, limits: Limits) -> bool:
 def _look_at(store: FileStore, run_id: str) -> _Run:
     path = store.path_of(run_id)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_file(FS(), path)
         size = sum(os.path.getsize(each) for each in _files(os.path.dirname(path)))
         mtime = os.path.getmtime(path)
     except OSError as error:
@@ -198,7 +197,7 @@ def _delete(store: FileStore, run: _Run) -> bool:
     try:
         if os.path.getmtime(path) > run.mtime:
             return False
-        os.rename(directory, trash)
+        fs.rename(directory, trash)
         fs.sync_dir(os.path.dirname(directory))
         # Still under the lock: whoever has opened the run's files by their old name must not get to write to them.
         shutil.rmtree(trash)
@@ -213,7 +212,7 @@ def _empty_trash(store: FileStore) -> None:
     """Delete what a prune that was killed has left."""
     runs = os.path.join(store.home, "runs")
     try:
-        for name in os.listdir(runs):
+        for name in FS().listdir(runs):
             if name.startswith(TRASH):
                 shutil.rmtree(os.path.join(runs, name))
     except FileNotFoundError:
@@ -223,6 +222,7 @@ def _empty_trash(store: FileStore) -> None:
 
 
 def _files(directory: str) -> Iterator[str]:
-    for entry in os.scandir(directory):
-        if entry.is_file(follow_symlinks=False) or entry.is_symlink():
-            yield entry.path
+    for name in FS().listdir(directory):
+        path = os.path.join(directory, name)
+        if os.path.isfile(path):
+            yield path

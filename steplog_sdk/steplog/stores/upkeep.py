@@ -236,6 +236,8 @@ def prune(
         finally:
             store.forget()
         if number is not None:
+            with database.transaction(db, sync=False):
+                _free_pages(db)
             _give_back(db)
         return found
 
@@ -329,11 +331,16 @@ def _bytes_in_use(db: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
+def _free_pages(db: sqlite3.Connection) -> None:
+    """Take free pages off the file. The pragma gives rows without columns, of which Python asks for one and no more."""
+    (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    for _ in range(free):
+        db.execute("PRAGMA incremental_vacuum")
+
+
 def _give_back(db: sqlite3.Connection) -> None:
     (mode,) = db.execute("PRAGMA auto_vacuum").fetchone()
-    if mode:
-        db.execute("PRAGMA incremental_vacuum").fetchall()
-    else:
+    if not mode:
         # A file of the first format, in which pages cannot be moved one by one.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("VACUUM")

@@ -156,7 +156,7 @@ retention.prune_home(FileStore(sys.argv[1]), retention.Limits(runs=90, bodies=30
 """
 
 
-@pytest.mark.parametrize("call", ["rename", "unlink", "rmdir"])
+@pytest.mark.parametrize("call", ["replace", "unlink", "rmdir"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_prune_that_is_killed_is_finished_by_the_next(runs, ask, call, when):
     command = [sys.executable, "-c", KILLED, str(runs), call, when]

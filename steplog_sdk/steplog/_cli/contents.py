@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from steplog._runtime.pack import form_bytes, value_tree
+from steplog._runtime.pack import form_bytes, value_tree, whole_data
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:
@@ -56,10 +56,25 @@ def _value_references(node: Any) -> Iterator[str]:
 
 
 class Contents:
-    """Fetches what the lines of a run refer to."""
+    """Fetches what the lines of a run refer to.
 
-    def __init__(self, bodies: BodyStore) -> None:
+    Args:
+        bodies: where it is.
+        reveal: show what was withheld from the lines and kept encrypted, as well.
+    """
+
+    def __init__(self, bodies: BodyStore, *, reveal: bool = False) -> None:
         self._bodies = bodies
+        self._reveal = reveal
+
+    def event(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The data of an event: as the line says it, or with the secrets that were withheld from it.
+
+        Raises:
+            KeyMissing: they are to be shown, and the key is not at hand.
+            BodyMissing: they are in the body store no more.
+        """
+        return whole_data(data, self._bodies) if self._reveal else data
 
     def value(self, recorded: Any) -> Any:
         """An encoded value as a JSON tree."""

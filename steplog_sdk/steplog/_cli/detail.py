@@ -14,7 +14,7 @@ from steplog._kernel.fold import RunState, StepState
 # Where an outcome's own keys are shown; the rest of it is listed as it is, so that nothing recorded stays hidden.
 _SHOWN = frozenset(
     {"outcome", "attempt", "result", "exchanges", "error", "parse", "usage", "model", "finish", "request_id", "status"}
-    | {"ms", "redacted", "unreplayable", "retry", "how", "by", "note"}
+    | {"ms", "redacted", "withheld", "exact", "unreplayable", "retry", "how", "by", "note"}
 )
 
 
@@ -22,16 +22,19 @@ def step_detail(
     state: RunState, step: StepState, events: Sequence[Event], contents: Contents, *, live: bool
 ) -> dict[str, Any]:
     """The facts of a step with its input, output and every attempt."""
-    started, finished = step.started, step.finished or {}
-    own = [event for event in events if event.step == step.id]
+    started, finished = step.started, contents.event(step.finished or {})
+    own = [event._replace(data=contents.event(event.data)) for event in events if event.step == step.id]
+    progressed = [contents.event(note) for note in step.progressed]
+    known = facts.step_facts(step, live=live)
     return {
         "run": state.run_id,
-        **facts.step_facts(step, live=live),
+        **known,
+        "error": known["error"] and (finished.get("error") or known["error"]),
         "scope": step.scope or None,
         "occurrence": step.occurrence,
         "idempotency_key": started.get("key", f"{state.run_id}:{step.id}"),
         "input": input_of(started, contents),
-        "output": output_of(finished, step.progressed, contents),
+        "output": output_of(finished, progressed, contents),
         "parse": finished.get("parse"),
         "model": finished.get("model") or _requested_model(step),
         "parameters": _parameters(started),
@@ -39,6 +42,7 @@ def step_detail(
         "status_code": finished.get("status"),
         "request_id": finished.get("request_id"),
         "redacted": finished.get("redacted"),
+        "withheld": finished.get("withheld"),
         "unreplayable": finished.get("unreplayable"),
         "by": finished.get("by"),
         "note": finished.get("note"),

@@ -51,9 +51,15 @@ def _facts(detail: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "error", _error(detail["error"])
     yield "unreplayable", pretty(detail["unreplayable"]) if detail["unreplayable"] else ""
     yield "redacted", pretty(detail["redacted"]) if detail["redacted"] else ""
+    yield "withheld", _withheld(detail["withheld"])
     yield "settled", f"{detail['settled']} by {detail['by'] or 'unknown'}" if detail["settled"] else ""
     yield "note", detail["note"] or ""
     yield "inner steps", ", ".join(detail["inner"])
+
+
+def _withheld(count: int | None) -> str:
+    places = "1 place" if count == 1 else f"{count} places"
+    return f"{places}, kept encrypted; --reveal shows what is there" if count else ""
 
 
 def _tokens(usage: dict[str, Any] | None) -> str:

@@ -54,6 +54,7 @@ def resolve(run: str, step: str, **options: Any) -> None:
     agent reads it like any error of a tool, and can look before it acts.
     """
     from steplog._runtime.resolve import resolve as settle
+    from steplog._runtime.resolve import shown
 
     verdict = _verdict(options["done"], options["failed"], retry=options["retry"], unknown=options["unknown"])
     found = find_run(run, options["home"])
@@ -61,6 +62,7 @@ def resolve(run: str, step: str, **options: Any) -> None:
     _refuse_settled(found, named, verdict.how)
     by = options["by"] or user()
     settle(found.store, found.run_id, named.id, by=by, note=options["note"], **verdict._asdict())
+    by = shown(by)
     resume = command("resume", found.run_id, home=chosen_home(options["home"]))
     if options["as_json"]:
         emit_json({"run": found.run_id, "step": named.id, "how": verdict.how, "by": by, "next": resume})

@@ -25,15 +25,23 @@ EXAMPLES = """\b
 Examples:
   steplog show last
   steplog show refund-1001 s_6tq
+  steplog show refund-1001 s_6tq --reveal
 """
 
 
 @click.command(short_help="See what a run or a step did.", epilog=EXAMPLES)
 @click.argument("run", metavar="RUN")
 @click.argument("step", metavar="[STEP]", required=False)
+@click.option("--reveal", is_flag=True, help="Also print what STEPLOG_KEY has kept of STEP's secrets.")
 @common
-def show(run: str, step: str | None, home: Path, as_json: bool) -> None:  # noqa: FBT001
-    """Show RUN and its steps, or everything recorded of STEP: input and output verbatim, timing, every attempt."""
+def show(run: str, step: str | None, reveal: bool, home: Path, as_json: bool) -> None:  # noqa: FBT001
+    """Show RUN and its steps, or everything recorded of STEP: input and output verbatim, timing, every attempt.
+
+    Secrets are shown as [redacted:KIND]. Where a run was recorded with STEPLOG_KEY, those of results, answers and
+    errors lie encrypted beside the log; --reveal prints them, and needs the key.
+    """
+    if reveal and step is None:
+        raise click.UsageError("--reveal shows the secrets of one step: name a STEP as well.")
     found = find_run(run, home)
     view, state = open_run(found)
     holder = holder_of(found)
@@ -42,7 +50,7 @@ def show(run: str, step: str | None, home: Path, as_json: bool) -> None:  # noqa
             find_step(state, step).id,
             state,
             view.events,
-            Contents(found.store.bodies),
+            Contents(found.store.bodies, reveal=reveal),
             live=holder is not None,
             as_json=as_json,
         )

@@ -17,6 +17,7 @@ from steplog.errors import InvalidArgument, OutcomeUnknown, StepFailed, UnknownS
 from steplog.stores.base import folded
 
 if TYPE_CHECKING:
+    from steplog._kernel.redact import Redactor
     from steplog.stores.base import BodyStore, Store
 
 HOW = ("done", "retry", "failed", "unknown")
@@ -59,7 +60,7 @@ def resolve(
         raise InvalidArgument(text, run_id=run_id, step=step)
     # Before the run is taken: a claim would reopen a run that has ended.
     found = _check(folded(store.read(run_id)), step, how, store.bodies, claimed=False)
-    redactor = redaction.redactor((PROCESS.settings or settings.resolve()).redact)
+    redactor = _redactor()
     sink = Sink(redactor, store.bodies.name)
     told = message if how == "failed" else message or _unknown(found)
 
@@ -81,6 +82,15 @@ def resolve(
         return journal.snapshot()
     finally:
         journal.close()
+
+
+def _redactor() -> Redactor:
+    return redaction.redactor((PROCESS.settings or settings.resolve()).redact)
+
+
+def shown(text: str) -> str:
+    """What an operator has said, as the log holds it: without secrets."""
+    return _redactor().redact(text.encode("utf-8", "backslashreplace"))[0].decode()
 
 
 def _data(sink: Sink, how: str, result: Any, message: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -149,5 +159,5 @@ def json_value(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        message = f"--done takes JSON, and {text!r} is not: {error}. A string needs its quotes: --done '\"ok\"'"
+        message = f"--done takes JSON, and {shown(text)!r} is not: {error}. A string needs its quotes: --done '\"ok\"'"
         raise InvalidArgument(message) from error

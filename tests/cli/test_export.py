@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import steplog
+from steplog.errors import SteplogError
 from steplog.stores import archive
 from steplog.stores.files import FileStore
+from steplog.stores.intake import import_run
 from tests.cli.test_prune import record, text
 from tests.support.processes import environment
 
@@ -268,6 +270,24 @@ if what == "export":
 else:
     intake.import_run(store, name, _names)
 """
+
+
+def test_a_file_with_a_changed_byte_is_refused_or_the_same_run(home, there, exported):
+    whole = exported.read_bytes()
+    log = (home / "runs" / "r" / "events.jsonl").read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 19):
+        exported.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        target = there / str(at)
+        try:
+            import_run(FileStore(target), str(exported), lambda _event: ())
+        except SteplogError:
+            refused += 1
+            assert not (target / "runs").exists()
+        else:
+            # Zip holds dates and the like that nothing depends on.
+            assert (target / "runs" / "r" / "events.jsonl").read_bytes() == log
+    assert refused > len(whole) // 19 // 2
 
 
 @pytest.mark.nightly

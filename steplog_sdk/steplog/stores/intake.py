@@ -37,6 +37,9 @@ MOST_BODY: Final = 1 << 30
 FREE_BYTES: Final = 64 << 20
 MOST_RATIO: Final = 200
 
+# What `zipfile` raises for a damaged file.
+_UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError)
+
 
 class Imported(NamedTuple):
     """What an import did.
@@ -144,7 +147,7 @@ class _Members:
             with zipfile.ZipFile(source) as file:
                 self.sizes = {info.filename: info.file_size for info in file.infolist()}
             self._most = FREE_BYTES + MOST_RATIO * os.path.getsize(source)
-        except zipfile.BadZipFile as error:
+        except _UNREADABLE as error:
             message = f"{source} is no exported run: it is not a zip file. Make one: steplog export RUN -o run.steplog"
             raise InvalidArgument(message) from error
         except OSError as error:
@@ -178,7 +181,7 @@ class _Members:
         try:
             with zipfile.ZipFile(self.source) as file, file.open(member) as stream:
                 data = stream.read(size + 1)  # what it unpacks to may be more than it says
-        except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
+        except _UNREADABLE as error:
             raise self.damaged(f"{member} cannot be unpacked ({error})") from error
         except OSError as error:
             raise failure(error, None, "read the file", self.source) from error

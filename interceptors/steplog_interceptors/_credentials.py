@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -172,11 +173,39 @@ def _running(call: LogicalCall, late: PutOff) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - it is raised where the request would be sent
+        plugins.conceal(error, _quoted(error))
         call.deferred, call.deferred_sends = error, late.sends
         call.put_off.clear()
     finally:
         call.authenticating = False
         call.asked_inside = call.asked_inside or plugins.asked() != before
+
+
+_WORD: Final = re.compile(r"[\w+/~-]{12,}={0,2}", re.ASCII)
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+def _may_be_credential(word: str) -> bool:
+    """Whether a word has letters and digits and is no id in the form of a UUID."""
+    return not word.isdigit() and any(map(str.isdigit, word)) and _UUID.fullmatch(word) is None
+
+
+def _quoted(error: BaseException) -> list[str]:
+    """What may be credentials in an error of somebody who was asked for one, and in what it was raised from.
+
+    No rule knows what the grants and assertions of an identity provider look like, and its errors like to quote them.
+    So whatever is not plainly a word, a number or an id counts.
+    """
+    found: set[str] = set()
+    seen: list[BaseException] = []
+    queue: list[BaseException | None] = [error]
+    while queue:
+        current = queue.pop()
+        if current is not None and current not in seen:
+            seen.append(current)
+            found.update(filter(_may_be_credential, _WORD.findall(str(current))))
+            queue += [current.__cause__, current.__context__]
+    return sorted(found, key=len, reverse=True)
 
 
 def _open_call(patch: Patch) -> LogicalCall | None:

@@ -135,9 +135,7 @@ def _is_exception(found: Any) -> bool:
 def failure(error: BaseException, request: Any = None) -> dict[str, Any]:
     """An exception as data; without the credentials of the request that it may quote."""
     message = str(error)
-    secrets = [] if request is None else _credentials_of(request)
-    plugins.conceal(error, secrets)
-    for secret in secrets:
+    for secret in plugins.conceal(error, [] if request is None else _credentials_of(request)):
         message = message.replace(secret, "[redacted]")
     message = plugins.scrub_urls(message)
     told: dict[str, Any] = {"module": type(error).__module__, "class": type(error).__qualname__, "message": message}

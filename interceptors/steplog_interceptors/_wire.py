@@ -368,7 +368,9 @@ class _Attempt:
             raise error
         if error is not None:
             self.call.add({"error": failure(error, self.request) | {"before": "send"}}, self.name, 0.0)
-            raise Refused(error)
+            refused = Refused(error)
+            plugins.conceal(refused, plugins.conceal(error, ()))
+            raise refused
 
     def _failed(self, error: Exception, seconds: float) -> None:
         exchange: Exchange = {"error": failure(error, self.request)}

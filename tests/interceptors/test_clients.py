@@ -405,6 +405,39 @@ def test_a_failure_to_get_a_token_is_the_sdks_own_live_and_replayed(name, asynch
 
 
 @both_colours
+def test_what_an_error_of_an_identity_provider_quotes_is_written_nowhere(asynchronous, home):
+    """Grants have no shape that a rule could know; ids and addresses are of use to whoever looks for the reason."""
+    grant, trace = "Zq9w7xk2/" + "p4Lm8vTn3R==", "4f2b1c3d-0000-4111-8222-333344445555"
+
+    def refuse() -> str:
+        try:
+            raise KeyError(f"no grant {grant}")
+        except KeyError as cause:
+            raise ConnectionError(f"{grant} is expired at https://idp.example/token, trace {trace}") from cause
+
+    async def refuse_async() -> str:
+        return refuse()
+
+    async def body() -> str:
+        client = place.make("openai", "OpenAI", api_key=refuse_async if asynchronous else refuse, max_retries=0)
+        async with steplog.run("r"):
+            with pytest.raises(ConnectionError, match="is expired") as caught:
+                await settled(ask(client))
+            # The program itself has it; what ends the run is recorded a second time.
+            raise caught.value
+
+    with LocalProvider(handler=answer) as provider:
+        place = Place(provider.url, Idp(), asynchronous=asynchronous)
+        with pytest.raises(ConnectionError) as caught:
+            perform(body)
+    assert grant in str(caught.value)
+    kept = everything_on_disk(home)
+    for part in (grant, *grant.split("/")):
+        assert part.encode() not in kept
+    assert f"[redacted] is expired at https://idp.example/token, trace {trace}".encode() in kept
+
+
+@both_colours
 @pytest.mark.parametrize("name", WITH_CALLABLE)
 def test_every_attempt_is_sent_with_a_fresh_credential_and_replayed_without(name, asynchronous, home, offline):
     first = [rate_limited()]

@@ -64,10 +64,13 @@ def _inside(step: str, outer: str, steps: Mapping[str, StepState]) -> bool:
     return scope == outer or not outer
 
 
-def conceal(error: BaseException, secrets: Sequence[str]) -> None:
+def conceal(error: BaseException, secrets: Sequence[str]) -> list[str]:
     """Note which credentials the text of an exception may quote, so that they are taken out wherever it is recorded.
 
     What it was raised from, or while handling, may quote them as well.
+
+    Returns:
+        All that has been noted on it, the longest first.
     """
     seen: list[BaseException] = []
     queue = [error] if secrets else []
@@ -75,8 +78,10 @@ def conceal(error: BaseException, secrets: Sequence[str]) -> None:
         current = queue.pop()
         if current not in seen:
             seen.append(current)
-            current.__dict__[SECRETS] = [*current.__dict__.get(SECRETS, ()), *secrets]
+            noted = {*current.__dict__.get(SECRETS, ()), *secrets}
+            current.__dict__[SECRETS] = sorted(noted, key=len, reverse=True)
             queue += [inner for inner in (current.__cause__, current.__context__) if inner is not None]
+    return list(error.__dict__.get(SECRETS, ()))
 
 
 def told(error: BaseException) -> dict[str, str]:

@@ -152,6 +152,34 @@ async def test_concurrent_branches_that_arrive_in_another_order_are_not_drift():
     assert sorted(effects) == ["a", "b", "c"]
 
 
+async def test_a_plain_tool_in_a_task_that_cannot_wait_for_another_task_says_so_and_goes_on_when_it_need_not():
+    @steplog.step
+    def pay(x):
+        effects.append(x)
+        return x
+
+    async def branch(x, order):
+        for _ in range(order.index(x)):
+            await asyncio.sleep(0.02)
+        if x == crash:
+            raise Crash
+        return pay(x)
+
+    async def agent(order):
+        async with steplog.run("r"):
+            return await asyncio.gather(*(branch(x, order) for x in "ab"))
+
+    crash = "b"
+    with pytest.raises(Crash):
+        await agent("ab")
+    crash = ""
+    with pytest.raises(steplog.RunStopped, match=r"could not wait until the other tasks (.|\n)*asyncio.to_thread"):
+        await agent("ba")
+    assert effects == ["a"]
+    assert await agent("ab") == ["a", "b"]
+    assert effects == ["a", "b"]
+
+
 def test_threads_that_arrive_in_another_order_are_not_drift():
     @steplog.step
     def tool(x):

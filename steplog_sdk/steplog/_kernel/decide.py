@@ -93,12 +93,14 @@ class Halt(NamedTuple):
         step: the recorded step concerned, or None where the run had ended.
         missed: for drift: ids of recorded steps that the program has not asked for, in recorded order.
         elsewhere: for drift: they are not at this place, so another branch may still be on its way to them.
+        hurried: for drift: nobody could wait for that, since the caller keeps the event loop of the other branches.
     """
 
     reason: str
     step: StepState | None = None
     missed: tuple[str, ...] = ()
     elsewhere: bool = False
+    hurried: bool = False
 
 
 Decision = Replay | Proceed | Forsaken | Halt

@@ -6,6 +6,7 @@ import shlex
 from typing import Any, Final, NamedTuple
 
 from steplog._kernel.codec import decode
+from steplog._kernel.decide import Halt
 from steplog._kernel.drift import Difference, windows
 from steplog._kernel.fold import FAILED, RunState, StepState
 from steplog._runtime import origin
@@ -121,19 +122,17 @@ def log_failed(run: Named, step: str, target: str, *, begun: bool, cause: BaseEx
     return LogFailed(message, run_id=run.run_id, step=step, commands=(command,))
 
 
-def drift(
-    run: Named, state: RunState, asked: str, nearest: StepState | None, missed: int, difference: Difference | None
-) -> DriftDetected:
+def drift(run: Named, state: RunState, asked: str, halt: Halt, difference: Difference | None) -> DriftDetected:
     """The interrupt for a program that no longer does what its log says.
 
     Args:
         run: the run.
         state: its folded log.
         asked: the step that the program asks for now, in a few words.
-        nearest: the recorded step that it is compared with, or None where the run had ended.
-        missed: how many recorded steps at this place were not asked for.
+        halt: what was decided: the recorded step that it is compared with, and those that were not asked for.
         difference: the first difference between the two requests, or None when the kind or target differs.
     """
+    nearest, missed = halt.step, len(halt.missed)
     lines = [f"run {run.run_id}: the program asks for {asked}, which its log does not hold at this place."]
     facts: dict[str, Any] = {"nearest": None if nearest is None else nearest.id}
     if nearest is None:
@@ -146,6 +145,11 @@ def drift(
         lines += [f"First difference, at {difference.path or 'the value itself'}:", f"  - {recorded}", f"  + {found}"]
         facts.update(field=difference.path, recorded=difference.recorded, found=difference.found)
     lines.append("It was not executed.")
+    if halt.hurried and not state.completed_once:
+        lines += [
+            "It is a plain function, called in an event loop: it could not wait until the other tasks had asked for",
+            "theirs. Where nothing has changed, resume again; an async function, or asyncio.to_thread, would have waited.",
+        ]
     lines += _another_start(state.created.get("entry"))
     if difference is not None and difference.path not in ("kind", "target"):
         lines += [

@@ -167,11 +167,11 @@ class Recorder:
 
     def _await_siblings(self, effect: Effect, halt: Halt, *, may_wait: bool) -> Steps[Decision]:
         """Give other branches time to ask for what is recorded, before its absence counts as drift."""
-        if self.journal.state.completed_once:
-            return halt
+        if self.journal.state.completed_once or not may_wait:
+            return halt._replace(hurried=not may_wait)
         waiting_for: Decision = halt
         asked, since, told = -1, 0.0, False
-        while may_wait:
+        while True:
             self.refuse_if_halted()
             waiting_for = self.dispatch.decide(effect)
             if not (isinstance(waiting_for, Halt) and waiting_for.missed):
@@ -208,7 +208,7 @@ class Recorder:
             return messages.unreplayable(self.named, halt.step, messages.why_unreplayable(halt.step.finished or {}))
         difference = difference_from(halt.step, call, effect, self.redactor, self.journal.store.bodies)
         asked = f"{call.kind} {call.target}"
-        return messages.drift(self.named, self.journal.state, asked, halt.step, len(halt.missed), difference)
+        return messages.drift(self.named, self.journal.state, asked, halt, difference)
 
     # intent ------------------------------------------------------------------------------------------------------
 

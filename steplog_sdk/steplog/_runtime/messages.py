@@ -148,7 +148,7 @@ def drift(run: Named, state: RunState, asked: str, halt: Halt, difference: Diffe
     if halt.hurried and not state.completed_once:
         lines += [
             "It is a plain function, called in an event loop: it could not wait until the other tasks had asked for",
-            "theirs. Where nothing has changed, resume again; an async function, or asyncio.to_thread, would have waited.",
+            "theirs. Where nothing has changed, resume again; an async function or asyncio.to_thread would wait.",
         ]
     lines += _another_start(state.created.get("entry"))
     if difference is not None and difference.path not in ("kind", "target"):

@@ -187,7 +187,11 @@ def any_call_fails(homes, code, persistent, level):
         scenario.run(BATCHES[:3])
         if not fs.fired:
             break
-        assert scenario.errors
+        # A note that could not be made costs whoever opens the log next some bytes to write again, and nothing else.
+        assert scenario.errors or fs.calls[nth - 1] == (
+            "rewrite",
+            scenario.store.path_of("r")[: -len("jsonl")] + "lock",
+        )
         Path(scenario.store.path_of("r")).parent.mkdir(parents=True, exist_ok=True)
         scenario.check()
     assert nth > 20

@@ -69,14 +69,10 @@ class Interrupted(BaseException):
 
 
 class Disk(FaultyFS):
-    """A file system under which the process can be interrupted, before a call and right behind it, and die.
-
-    When a sync fails, the system takes the pages for written: no later sync writes them, and they go with the power.
-    """
+    """A file system under which the process can be interrupted, before a call and right behind it, and die."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._forgotten: list[slice] = []
         self._interruption: tuple[str, int, bool] | None = None
 
     def interrupt(self, operation: str, nth: int, *, behind: bool) -> None:
@@ -100,19 +96,7 @@ class Disk(FaultyFS):
 
     def sync(self, fd: int) -> None:
         self._at("sync", behind=False)
-        path = self._paths[fd]
-        known, key = self._disk._synced, self._disk._names[path]
-        try:
-            super().sync(fd)
-        except OSError:
-            if path.endswith(".jsonl"):
-                self._forgotten.append(slice(len(known[key]), os.path.getsize(path)))
-            raise
-        if path.endswith(".jsonl"):
-            medium = bytearray(known[key])
-            for pages in self._forgotten:
-                medium[pages] = bytes(len(medium[pages]))
-            known[key] = bytes(medium)
+        super().sync(fd)
         self._at("sync", behind=True)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -154,8 +138,6 @@ class Log:
 
     def open(self, fault: list[Any]) -> None:
         self._strike(fault)
-        # docs/faults.md, "Known limit": who opens a log behind a failed sync cannot know which pages were forgotten.
-        self.disk._forgotten.clear()
         try:
             writer = self._store().open(RUN)
         except (StoreError, Interrupted):
@@ -371,10 +353,18 @@ def _tried_again_after(fault: Any) -> list[Any]:
     return [[("open", []), *operations, ("lose_power", 0, True, False)], [("open", []), ("close",)]]
 
 
+RESUMED_AFTER_A_FAILED_SYNC = [
+    [("open", []), ("append", [0], True, False, []), ("append", [9000], True, False, [FAILED_SYNC]), ("kill",)],
+    [("open", []), ("append", [0], True, False, []), ("lose_power", 0, True, True)],
+    [("open", []), ("close",)],
+]
+
+
 @settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(lives=LIVES, durability=st.sampled_from(["durable", "durable", "process"]))
 @example(lives=_tried_again_after(FAILED_SYNC), durability="durable")
 @example(lives=_tried_again_after(INTERRUPTED_WRITE), durability="durable")
+@example(lives=RESUMED_AFTER_A_FAILED_SYNC, durability="durable")
 def test_the_log_is_the_list_of_what_was_acknowledged(lives, durability):
     home = tempfile.mkdtemp(dir=SHARED_MEMORY)
     log = Log(home, durability)

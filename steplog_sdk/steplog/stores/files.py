@@ -31,6 +31,7 @@ from steplog.stores.checkpoint import Covered, load
 from steplog.stores.explain import failure, refusal
 from steplog.stores.fs import FS, make_dirs, open_or_create
 from steplog.stores.lock import Holder, RunLock, acquire, holder
+from steplog.stores.proof import proven, write_again
 from steplog.stores.repair import Examined, Repaired, examine, repair
 from steplog.stores.source import Events, LogFile
 from steplog.stores.writer import FileWriter, OpenLog
@@ -179,15 +180,18 @@ class FileStore:
         source = LogFile(self._fs, path, run_id, Index(), fd)
         view, found, covered = self._verified(source, fd)
         end, recovered = _repair(self._fs, fd, found, path)
+        certain = proven(lock.synced, source.index, self._fs.fstat(fd))
         durable = self.durability in ("durable", "durable-full")
         if self.durability != "process":
             # Not only where the log is new: whoever began it may have left its name to chance.
             self._sync_names(os.path.dirname(path), new=not view.events)
-        log = OpenLog(self._fs, fd, path, run_id, lock, self.durability, self.sync_interval)
+            if certain < end:
+                write_again(self._fs, path, fd, certain, end)
+        log = OpenLog(self._fs, fd, path, run_id, lock, self.durability, self.sync_interval, certain)
         writer = FileWriter(
             log, view._replace(end=end, torn=0), recovered, durable=durable, source=source, covered=covered
         )
-        # What a killed process left in the page cache counts from here on, so it must outlive the machine as well; the
+        # What a dead process left in the page cache counts from here on, so it must outlive the machine as well; the
         # bodies first, since lines name them.
         if view.events:
             self._sync_bodies()

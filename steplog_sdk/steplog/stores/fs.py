@@ -60,6 +60,10 @@ class FS:
         """Write once; may write less than was asked."""
         return os.write(fd, data)
 
+    def rewrite(self, fd: int, data: bytes, offset: int) -> int:
+        """Write once over what is at `offset`, through a descriptor that does not append; may write less."""
+        return os.pwrite(fd, data, offset)
+
     def truncate(self, fd: int, size: int) -> None:
         """Set the length of an open file."""
         os.ftruncate(fd, size)

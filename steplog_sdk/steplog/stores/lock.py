@@ -1,9 +1,9 @@
 """One writer per run: an advisory lock that the kernel frees when its holder dies.
 
 `flock` on a file that is never unlinked (whoever opens a new file of the same name would hold another lock). There
-are no stale locks, no timeouts and no heuristics: a dead holder's run is free at once. What the file contains only
-serves messages. Correctness against writers that the lock cannot see (network file systems, copied directories) comes
-from the chain and from the size check before each append.
+are no stale locks, no timeouts and no heuristics: a dead holder's run is free at once. What the file contains serves
+messages, and says how much of the log has been synced (see `proof.py`). Correctness against writers that the lock
+cannot see (network file systems, copied directories) comes from the chain and from the size check before each append.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import threading
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from steplog.errors import RunBusy
 from steplog.stores.fs import FS, open_or_create
+from steplog.stores.proof import Synced, as_synced
 
 _PROBE_PATIENCE: Final = (0.0, 0.001, 0.002, 0.004, 0.008)
 """Seconds between attempts: `holder` takes the lock for some microseconds, which must not look like a writer."""
+
+
+_SIZE: Final = 512  # the file's: one sector, so that it is written whole or not at all
 
 
 class Holder(NamedTuple):
@@ -50,14 +54,44 @@ class RunLock:
     Attributes:
         path: the lock file.
         foreign: true in a forked child; the lock is still its parent's.
+        synced: how much of the log is on the medium, as far as the file says.
     """
 
     def __init__(self, fs: FS, path: str, fd: int) -> None:
         self.path = path
         self.identity = identify(fs.fstat(fd))
         self.foreign = False
+        self.synced: Synced | None = None
         self._fs = fs
         self._fds = [fd]
+        self._holder = _UNKNOWN
+
+    def take(self) -> None:
+        """Write into the file who holds it from now on; what it says of the log is kept.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        fd = self._fds[-1]
+        self.synced = as_synced(_read(self._fs, fd).get("synced"))
+        self._holder = this_process()
+        self._fs.truncate(fd, 0)
+        self._fs.write(fd, self._content())
+
+    def note(self, synced: Synced) -> None:
+        """Write into the file how much of the log is on the medium.
+
+        Raises:
+            OSError: the file cannot be written; what it said before still holds.
+        """
+        self.synced = synced
+        self._fs.rewrite(self._fds[-1], self._content(), 0)
+
+    def _content(self) -> bytes:
+        facts = self._holder._asdict()
+        if self.synced is not None:
+            facts["synced"] = self.synced._asdict()
+        return orjson.dumps(facts).ljust(_SIZE - 1) + b"\n"
 
     def own(self, fd: int) -> None:
         """Close `fd` together with the lock, in a forked child too: inherited, it would outlive this process."""
@@ -152,7 +186,7 @@ def _try(fs: FS, path: str) -> RunLock | None:
             lock = RunLock(fs, path, fd)
             taken = lock.identity not in _registry.held and fs.flock(fd)
             if taken:
-                _write_holder(fs, fd)
+                lock.take()
                 _registry.held[lock.identity] = lock
         except BaseException:
             fs.close(fd)
@@ -195,17 +229,17 @@ def boot_id() -> str | None:
         return None
 
 
-def _write_holder(fs: FS, fd: int) -> None:
-    fs.truncate(fd, 0)
-    fs.write(fd, orjson.dumps(this_process()._asdict()) + b"\n")
-
-
 def _read_holder(fs: FS, fd: int) -> Holder:
+    facts = _read(fs, fd)
+    return Holder(*(facts.get(name) for name in Holder._fields))
+
+
+def _read(fs: FS, fd: int) -> dict[str, Any]:
     try:
         facts = orjson.loads(fs.read(fd, 4096, 0))
-        return Holder(*(facts.get(name) for name in Holder._fields))
-    except (orjson.JSONDecodeError, AttributeError):
-        return _UNKNOWN  # its holder has not written yet
+    except orjson.JSONDecodeError:
+        return {}  # its holder has not written yet, or it was cut short
+    return facts if isinstance(facts, dict) else {}
 
 
 def _busy(who: Holder, run_id: str) -> RunBusy:

@@ -4,7 +4,7 @@ The order of an append: check that the file is still ours and ends where we left
 write; sync if asked, and check again that the file ends with our own batch; only then advance. A write that fails is
 undone; where that fails too, or a sync fails, the writer is poisoned. A failed sync is never retried: the kernel marks
 the pages clean, and the second sync would report success for bytes that are gone (Rebello et al., "Can Applications
-Recover from fsync Failures?", USENIX ATC 2020).
+Recover from fsync Failures?", USENIX ATC 2020). Whoever opens the log next writes them again (`proof.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import errno
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from steplog._kernel.line import MAX_BATCH
 from steplog._kernel.state import RunState
@@ -24,9 +25,13 @@ from steplog.stores.checkpoint import Covered, save
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, is_unsupported, shortest
 from steplog.stores.lock import RunLock, identify
+from steplog.stores.proof import NOTE_EVERY, Synced
 from steplog.stores.source import LogFile
 
 _logger = logging.getLogger("steplog.stores")
+
+
+_SEAL: Final = slice(-35, -3)  # of the last line of a batch: what stands before '"}' and the newline
 
 
 class OpenLog(NamedTuple):
@@ -35,6 +40,7 @@ class OpenLog(NamedTuple):
     Attributes:
         level: the durability that was asked for.
         interval: at level `interval`, how many seconds may pass until what was appended is synced.
+        certain: how many bytes are on the medium, whatever became of earlier syncs.
     """
 
     fs: FS
@@ -44,6 +50,7 @@ class OpenLog(NamedTuple):
     lock: RunLock
     level: str = "durable"
     interval: float | None = None
+    certain: int = 0
 
 
 class _Batch:
@@ -103,6 +110,9 @@ class FileWriter:
         self._last = _Batch(view.end, len(view.events), 0, b"")
         self._pending: _Batch | None = None
         self._unsynced = bool(view.end)
+        # How much is on the medium, and how much of that the lock file says.
+        self._synced = (0, (view.state and view.state.head) or "")
+        self._noted = view.end if log.certain == view.end else -NOTE_EVERY
         self._appended = 0
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
@@ -168,6 +178,8 @@ class FileWriter:
         if self._closed or self._is_foreign():
             return
         self._closed = True
+        if self._synced[0] > max(self._noted, 0) and self._cause is None:
+            self._note()
         if self._source is not None:
             self._source.detach()
         try:
@@ -320,15 +332,27 @@ class FileWriter:
         try:
             (log.fs.sync_whole if log.level == "durable-full" else log.fs.sync)(log.fd)
         except OSError as error:
+            # First of all: from the next call on a signal handler may raise, and the failure would be forgotten.
+            self._cause = error
             if is_unsupported(error) and log.level != "durable-full":
+                self._cause = None
                 self._weaken("process", "its file system cannot sync")
                 return
-            self._cause = error
             meaning = self._poisoned()
             if is_unsupported(error):
                 meaning = "Level durable-full takes nothing less: move STEPLOG_HOME to a local disk, or use `durable`."
             raise self._failure(error, "make the log durable", meaning) from error
         self._unsynced = False
+        batch = self._pending or self._last
+        self._synced = (batch.end, batch.data[_SEAL].decode() or self._synced[1])
+        if batch.end - self._noted >= NOTE_EVERY:
+            self._note()
+
+    def _note(self) -> None:
+        """Tell whoever opens this log next how much of it need not be written again."""
+        self._noted = self._synced[0]
+        with suppress(OSError):  # what was noted before still holds, and means more to write again
+            self._log.lock.note(Synced(*self._identity, *self._synced))
 
     def _weaken(self, level: str, why: str) -> None:
         self.weakness = Weakness(self._log.level, level, why)

@@ -2,7 +2,9 @@
 
 The page cache writes what was not synced whenever it likes and in any order, so each page of each file and each name in
 a directory survives or does not, independent of all others (Pillai et al., "All File Systems Are Not Created Equal",
-OSDI 2014). A length may be on the medium without the bytes that it promises; those read as zeros.
+OSDI 2014). A length may be on the medium without the bytes that it promises; those read as zeros. What a failed sync
+should have written the system takes for written (Rebello et al., "Can Applications Recover from fsync Failures?",
+USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Disk:
     def __init__(self) -> None:
         self._synced: dict[_Key, bytes] = {}
         self._changed: set[_Key] = set()
+        self._given_up: dict[_Key, set[int]] = {}
         self._names: dict[str, _Key] = {}
         self._durable_names: dict[str, _Key] = {}
         self._directories: set[str] = set()
@@ -60,13 +63,30 @@ class Disk:
         if os.path.isdir(path):
             self._directories.add(path)
 
-    def changed(self, path: str) -> None:
-        """Bytes or the length of a file have changed."""
-        self._changed.add(self._names[path])
+    def changed(self, path: str, start: int, stop: int) -> None:
+        """Bytes of a file were written, the same ones perhaps."""
+        key = self._names[path]
+        self._changed.add(key)
+        if start < stop:
+            self._given_up.get(key, set()).difference_update(range(start // PAGE, (stop - 1) // PAGE + 1))
+
+    def cut(self, path: str, size: int) -> None:
+        """A file has another length."""
+        key = self._names[path]
+        self._changed.add(key)
+        self._given_up[key] = {page for page in self._given_up.get(key, ()) if page * PAGE < size}
 
     def synced(self, path: str) -> None:
-        """The bytes of a file are on the medium."""
-        self._synced[self._names[path]] = Path(path).read_bytes()
+        """The bytes of a file are on the medium, but for what an earlier sync has given up."""
+        key, cached = self._names[path], Path(path).read_bytes()
+        before = self._synced[key]
+        written = set(_differing(before, cached)) - self._given_up.get(key, set())
+        self._synced[key] = _mixed(before, cached, written, grow=True)
+
+    def given_up(self, path: str) -> None:
+        """A sync has failed: what it should have written counts as written, and is not."""
+        key = self._names[path]
+        self._given_up.setdefault(key, set()).update(_differing(self._synced[key], Path(path).read_bytes()))
 
     def synced_names(self, directory: str) -> None:
         """The names in a directory are on the medium."""

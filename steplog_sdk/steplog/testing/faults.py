@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from steplog.stores.fs import FS
+from steplog.stores.fs import FS, is_unsupported
 from steplog.testing._power import PAGE, Disk
 
 __all__ = ["PAGE", "Call", "FaultyFS", "PowerFailure"]
@@ -49,6 +49,9 @@ class _Fault(NamedTuple):
 
 class FaultyFS(FS):
     """The real file system with faults.
+
+    A sync that fails is the last word on what it should have written: as on Linux, the pages count as clean, are read
+    as before, and are not on the medium whatever later syncs report, until somebody writes to them again.
 
     Attributes:
         calls: every call so far, in order.
@@ -141,24 +144,36 @@ class FaultyFS(FS):
     def write(self, fd: int, data: bytes) -> int:
         fault = self._reach("write", self._paths[fd])
         written = super().write(fd, data if fault is None else data[: fault.keep])
-        self._disk.changed(self._paths[fd])
+        end = os.lseek(fd, 0, os.SEEK_CUR)
+        self._disk.changed(self._paths[fd], end - written, end)
+        return written
+
+    def rewrite(self, fd: int, data: bytes, offset: int) -> int:
+        self._reach("rewrite", self._paths[fd])
+        written = super().rewrite(fd, data, offset)
+        self._disk.changed(self._paths[fd], offset, offset + written)
         return written
 
     def truncate(self, fd: int, size: int) -> None:
         self._reach("truncate", self._paths[fd])
         super().truncate(fd, size)
-        self._disk.changed(self._paths[fd])
+        self._disk.cut(self._paths[fd], size)
 
     def sync(self, fd: int) -> None:
-        path = self._paths[fd]
-        self._reach("sync", path)
-        super().sync(fd)
-        self._disk.synced(path)
+        self._sync(fd, super().sync)
 
     def sync_whole(self, fd: int) -> None:
+        self._sync(fd, super().sync_whole)
+
+    def _sync(self, fd: int, sync: Callable[[int], None]) -> None:
         path = self._paths[fd]
-        self._reach("sync", path)
-        super().sync_whole(fd)
+        try:
+            self._reach("sync", path)
+            sync(fd)
+        except OSError as error:
+            if not is_unsupported(error) and error.errno != errors.EINTR:
+                self._disk.given_up(path)
+            raise
         self._disk.synced(path)
 
     def sync_dir(self, path: str) -> None:

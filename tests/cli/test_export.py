@@ -156,7 +156,7 @@ def test_bodies_that_are_gone_are_listed(home, there, invoke, tmp_path, ask):
     store.bodies.database.connection.execute("DELETE FROM bodies WHERE sha256 = (SELECT min(sha256) FROM bodies)")
     store.bodies.close()
     path = tmp_path / "r.steplog"
-    assert "1 bodies that it names are gone" in invoke("export", "r", "-o", str(path)).stdout
+    assert "1 body that it names is gone" in invoke("export", "r", "-o", str(path)).stdout
     facts = json.loads(taken(invoke, path, there, "--json").stdout)
     assert (facts["new"], facts["bodies"], len(facts["missing"])) == (True, 1, 1)
     assert len(ask("verify", "r", "--home", str(there))["faults"]) == 1

@@ -291,6 +291,23 @@ def test_a_home_that_was_named_is_named_in_the_command(shell):
     assert shell.line(last_line(done)).returncode == 3
 
 
+def test_every_command_of_a_stop_names_the_home_that_was_named(shell):
+    shell("run", "--home", "here", "--id", "r", "agent.py", "x", DIE="1")
+    for words in (("resume", "r"), ("run", "--id", "r")):
+        script = ("agent.py", "x") if words[0] == "run" else ()
+        stopped = shell(*words, "--home", "here", *script)
+        commands = [line for line in stopped.stderr.splitlines() if line.strip().startswith("steplog resolve r s_")]
+        assert len(commands) == 5
+        assert all(f" --home {shell.folder / 'here'}" in line for line in commands[:4])
+    (shell.folder / "here").rename(shell.folder / "there")
+    shown = json.loads(shell("show", "r", "--home", "there", "--json").stdout)
+    assert all(line.endswith(" --home there") for line in shown["next"]), "where it is now"
+    assert "steplog show r --home there" in shell("show", "r", "s_none", "--home", "there").stderr
+    assert "steplog ls --home there" in shell("show", "none", "--home", "there").stderr
+    by_path = json.loads(shell("show", "there/runs/r", "--json").stdout)
+    assert all(line.endswith("/there") for line in by_path["next"])
+
+
 def test_a_script_that_changes_its_directory_keeps_its_log(shell):
     shell.script("move.py", "import os, steplog\nos.chdir('/')\nprint(steplog.step('now', lambda: 1))\n")
     done = shell("run", "--home", "here", "--id", "r", "--json", "move.py")

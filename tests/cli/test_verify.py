@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 
+import pytest
+
+import steplog
 from tests.cli.logs import MODEL, TOOL, LogFile, refund_run
 
 
@@ -77,7 +80,7 @@ def test_all_runs_are_whole(home, invoke, ask):
     refund_run(home, "refund-1002")
     result = invoke("verify", "--all")
     assert result.exit_code == 0
-    assert result.stdout == "ok: 2 runs are whole; 18 events, 0 bodies\n"
+    assert result.stdout == "ok: 2 whole runs; 18 events, 0 bodies\n"
     facts = ask("verify", "--all")
     assert facts["ok"] is True
     assert {run["run"] for run in facts["runs"]} == {"refund-1001", "refund-1002"}
@@ -93,7 +96,7 @@ def test_one_damaged_run_among_all_is_named_and_the_others_are_checked(home, inv
     assert result.exit_code == 1
     assert "refund-1001/events.jsonl, line " in result.stdout
     assert "what to do: steplog repair refund-1001\n" in result.stdout
-    assert "faults: 2 runs are whole, 1 damaged: refund-1001; 17 events" in result.stdout
+    assert "faults: 2 whole runs, 1 damaged: refund-1001; 17 events" in result.stdout
     facts = ask("verify", "--all")
     assert facts["damaged"] == ["refund-1001"]
     assert {run["run"]: run["ok"] for run in facts["runs"]} == {"refund-1001": False, "refund-1002": True, "torn": True}
@@ -121,9 +124,35 @@ def test_a_damaged_body_that_no_run_names_is_found(home, invoke, ask):
     assert (facts["ok"], facts["damaged"], facts["bodies"]["checked"]) == (False, [], 1)
 
 
-def test_a_home_without_runs_is_whole(invoke):
+def test_without_the_key_the_bodies_are_named_and_the_rest_is_checked(home, invoke, ask, monkeypatch):
+    pytest.importorskip("cryptography")
+    refund_run(home)
+    monkeypatch.setenv("STEPLOG_KEY", invoke("key").stdout.strip())
+    steplog.install(home=home, interceptors=[])
+    with steplog.run("sealed"):
+        for number in range(2):
+            steplog.step(f"read {number}", lambda number=number: f"{number} " * 3_000)
+    assert ask("verify", "--all")["ok"]
+    monkeypatch.delenv("STEPLOG_KEY")
+    facts = ask("verify", "--all")
+    assert (facts["ok"], facts["damaged"], len(facts["runs"])) == (False, ["sealed"], 2)
+    for words in (("sealed",), ("--all",)):
+        shown = invoke("verify", *words)
+        assert shown.exit_code == 1
+        assert shown.stdout.count("needs the key") >= 2
+        assert shown.stdout.count("Set STEPLOG_KEY to that key.") == 1, "what helps is said once"
+
+
+def test_a_home_without_runs_is_whole(home, invoke):
+    home.mkdir()
     result = invoke("verify", "--all")
-    assert (result.exit_code, result.stdout) == (0, "ok: 0 runs are whole; 0 events, 0 bodies\n")
+    assert (result.exit_code, result.stdout) == (0, "ok: 0 whole runs; 0 events, 0 bodies\n")
+
+
+def test_a_home_that_is_not_there_is_not_called_whole(home, invoke):
+    result = invoke("verify", "--all")
+    assert result.exit_code == 1
+    assert f"there is no home at {home}, so nothing was checked." in result.stderr
 
 
 def test_a_run_or_all_but_not_both_and_not_neither(home, invoke):

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import steplog
 from steplog._kernel.fold import fold
 from steplog._runtime.resolve import resolve
 from steplog.errors import InvalidArgument, UnknownStep
 from steplog.stores.files import FileStore
+from steplog.testing import MemoryStore
 from tests.support.processes import environment
 
 PROGRAM = """
@@ -129,6 +131,44 @@ def test_resolve_retry_allows_exactly_one_more_attempt(agent):
     resolve(agent.store, "r", step, how="retry")
     assert agent.run("live", "unsafe") == (0, "unsafe")
     assert len(agent.effects("unsafe")) == 3
+
+
+def test_what_is_allowed_once_more_is_not_held_up_by_what_was_recorded_behind_it():
+    """A side effect whose result lost a secret stops a resume; a person allows its repeat, and the rest is replayed."""
+    store, done = MemoryStore(), []
+
+    @steplog.step
+    def tool(name):
+        done.append(name)
+        return "ghp_" + "a1B2" * 9
+
+    def agent(*names):
+        with steplog.run("r", store=store):
+            for name in names:
+                tool(name)
+
+    steplog.install(interceptors=[])
+    agent("first", "second")
+    with pytest.raises(steplog.RunStopped) as stopped:
+        agent("first", "second")
+    assert stopped.value.reason == "unreplayable"
+
+    resolve(store, "r", stopped.value.step, how="retry")
+    with pytest.raises(steplog.RunStopped) as stopped:
+        agent("first", "second")
+
+    assert (stopped.value.reason, done) == ("unreplayable", ["first", "second", "first"])
+
+
+@pytest.mark.parametrize("options", [{"mode": "unsafe"}, {"mode": "keyed"}, {"retries": 2}, {"name": "other"}])
+def test_a_local_value_is_safe_and_says_so_to_whoever_wants_more(options):
+    """An effect that its author calls unsafe must not become a value that is computed again."""
+    done = []
+    with pytest.raises(InvalidArgument, match="make a tool of it") as refused:
+        steplog.step("mail", lambda: done.append(1), **options)
+    assert not done
+    assert 'steplog.step(mode="unsafe", name="mail")(fn)()' in str(refused.value)
+    assert steplog.step("mail", lambda: 1, mode="safe") == 1
 
 
 @pytest.mark.parametrize("mode", ["unsafe", "keyed"])

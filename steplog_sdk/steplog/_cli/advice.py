@@ -49,7 +49,9 @@ def suspended_lines(state: RunState) -> list[str]:
     step = state.steps.get(ended.get("step") or "")
     open_still = step is not None and facts.step_status(step, live=False) in (facts.IN_DOUBT, facts.LOST)
     settled = state.reason in ("indeterminate", "unreplayable") and not open_still
-    return next_lines(state, () if settled or state.reason == "indeterminate" else ended.get("commands") or ())
+    said = [] if settled or state.reason == "indeterminate" else ended.get("commands") or []
+    # They name the home in which the run was then; it may have been moved, and who asks knows where it is now.
+    return next_lines(state, [str(line).partition(" --home ")[0] for line in said])
 
 
 def lasting_failure(state: RunState) -> StepState | None:

@@ -38,8 +38,10 @@ def du(runs: tuple[str, ...], home: Path, as_json: bool) -> int:  # noqa: FBT001
     whole = {"runs": sum(row["log"] for row in rows), "bodies": _bodies_size(store)}
     if as_json:
         emit_json({"runs": rows, "home": {"path": str(store.home), **whole}, "unread": unread})
-    else:
+    elif names:
         _print(rows, whole, unread)
+    else:
+        console().print(f"no runs in {home} yet; steplog run SCRIPT records one")
     return 1 if unread else 0
 
 

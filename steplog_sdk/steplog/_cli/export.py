@@ -9,8 +9,8 @@ import click
 
 from steplog._cli.contents import references
 from steplog._cli.lookup import find_run, store_at
-from steplog._cli.options import common
-from steplog._cli.output import command, console, emit_json, printable, size
+from steplog._cli.options import chosen_home, common
+from steplog._cli.output import command, console, counted, emit_json, printable, size
 from steplog._kernel.events import Event
 
 
@@ -40,9 +40,11 @@ def export(run: str, output: Path | None, home: Path, as_json: bool) -> None:  #
         emit_json({"file": str(target), **written._asdict()})
         return
     lines = console()
-    lines.print(f"{target}: {written.events} events, {written.bodies} bodies, {size(written.size)}")
+    held = f"{counted(written.events, 'event')}, {counted(written.bodies, 'body', 'bodies')}"
+    lines.print(f"{target}: {held}, {size(written.size)}")
     if written.missing:
-        lines.print(f"  {len(written.missing)} bodies that it names are gone; their steps cannot be replayed")
+        gone = counted(len(written.missing), "body that it names is gone", "bodies that it names are gone")
+        lines.print(f"  {gone}; the steps that need them cannot be replayed")
 
 
 @click.command("import", short_help="Take a run from such a file.")
@@ -62,5 +64,6 @@ def import_(file: Path, home: Path, as_json: bool) -> None:  # noqa: FBT001 - cl
         emit_json(facts)
         return
     run_id, what = printable(done.archived.run_id), "imported" if done.new else "already there:"
-    console().print(f"{what} run {run_id}: {done.archived.events} events, {done.archived.bodies} bodies")
-    console().print(f"  {command('show', done.archived.run_id)}")
+    held = f"{counted(done.archived.events, 'event')}, {counted(done.archived.bodies, 'body', 'bodies')}"
+    console().print(f"{what} run {run_id}: {held}")
+    console().print(f"  {command('show', done.archived.run_id, home=chosen_home(home))}")

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from steplog._cli.options import chosen_home
+from steplog._cli.output import command
 from steplog._kernel.fold import RunState, StepState
 from steplog._runtime.settings import cipher
 from steplog.errors import InvalidArgument, UnknownRun, UnknownStep
@@ -99,7 +101,8 @@ def _only(name: str, matches: list[str], home: Path) -> str:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise UnknownRun(f"no run in {home} is called {name!r}.\nList them: steplog ls", run_id=name)
+        listing = command("ls", home=chosen_home(home))
+        raise UnknownRun(f"no run in {home} is called {name!r}.\nList them: {listing}", run_id=name)
     message = f"{name!r} is the beginning of {len(matches)} runs: {_several(matches)}.\nType more of the id."
     raise UnknownRun(message, run_id=name, candidates=sorted(matches))
 
@@ -122,8 +125,13 @@ def open_run(found: Found) -> Opened:
     return Opened(view, folded(view))
 
 
-def find_step(state: RunState, name: str) -> StepState:
+def find_step(state: RunState, name: str, home: Path | None = None) -> StepState:
     """The step that `name` names: its id or a unique prefix of it, with or without `s_`.
+
+    Args:
+        state: the run.
+        name: what was typed.
+        home: the run's home where a command about it must name it.
 
     Raises:
         UnknownStep: nothing or more than one step has that name.
@@ -133,7 +141,8 @@ def find_step(state: RunState, name: str) -> StepState:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        message = f"run {state.run_id} has no step {name!r}.\nList its steps: steplog show {state.run_id}"
+        listing = command("show", state.run_id, home=home)
+        message = f"run {state.run_id} has no step {name!r}.\nList its steps: {listing}"
     else:
         several = _several(step.id for step in matches)
         message = (

@@ -49,9 +49,17 @@ def recorded_beside(function: F) -> F:
     return also(http(function))
 
 
-def chosen_home(home: Path) -> Path | None:
-    """The home, when it was given by the option: then commands that are printed must name it as well."""
-    source = click.get_current_context().get_parameter_source("home")
+def chosen_home(home: Path, found: Path | None = None) -> Path | None:
+    """The home, when it was given by the option: then commands that are printed must name it as well.
+
+    Args:
+        home: the value of the option, or of what stands for it.
+        found: the home in which the run was found, which is another one where the run was named by its path.
+    """
+    if found is not None and found != home:
+        return found
+    context = click.get_current_context(silent=True)
+    source = None if context is None else context.get_parameter_source("home")
     return home if source is click.core.ParameterSource.COMMANDLINE else None
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
+from steplog._cli.output import command
 from steplog.errors import InvalidArgument, SteplogError
 
 # Packages whose frames a traceback of the program leaves out: ours, and the one that starts a script.
@@ -56,8 +57,13 @@ def typed(name: str, argv: Sequence[str], *, is_module: bool) -> Program:
     return program
 
 
-def recorded(entry: dict[str, Any] | None, run_id: str) -> Program:
+def recorded(entry: dict[str, Any] | None, run_id: str, home: Path | None = None) -> Program:
     """The program that a run names as its entry.
+
+    Args:
+        entry: what the log says of it.
+        run_id: the run.
+        home: its home, where a command about it must name it.
 
     Raises:
         SteplogError: the run names none, or it is not there any more.
@@ -74,24 +80,25 @@ def recorded(entry: dict[str, Any] | None, run_id: str) -> Program:
         raise SteplogError(message, run_id=run_id)
     argv, cwd = tuple(entry.get("argv", ())), entry.get("cwd") or str(Path.cwd())
     program = Program(name, argv, cwd, is_module=bool(entry.get("module")), given=name)
-    _check_present(program, run_id)
-    _check_whole(program, run_id)
+    again = command("run", "--id", run_id, home=home)
+    _check_present(program, run_id, again)
+    _check_whole(program, run_id, again)
     return program
 
 
-def _check_whole(program: Program, run_id: str) -> None:
+def _check_whole(program: Program, run_id: str, again: str) -> None:
     """Refuse to start a program with a marker in the place of an argument."""
     lost = [number for number, text in enumerate(program.argv, 1) if "[redacted:" in str(text)]
     if lost:
         message = (
             f"argument {lost[0]} of the program of run {run_id} held a secret, which is not in the log: "
-            f"{program.argv[lost[0] - 1]}\nStart it with its arguments again: steplog run --id {run_id} "
-            f"{program.name} ARGS. Let a program read secrets from its environment, and steplog resume can start it."
+            f"{program.argv[lost[0] - 1]}\nStart it with its arguments again: {again} {program.name} ARGS\n"
+            f"Let a program read secrets from its environment, and steplog resume can start it."
         )
         raise SteplogError(message, run_id=run_id)
 
 
-def _check_present(program: Program, run_id: str) -> None:
+def _check_present(program: Program, run_id: str, again: str) -> None:
     missing = program.cwd if not Path(program.cwd).is_dir() else None
     if missing is None and not program.is_module and not Path(program.cwd, program.name).exists():
         missing = program.name
@@ -99,7 +106,7 @@ def _check_present(program: Program, run_id: str) -> None:
         return
     message = (
         f"run {run_id} was started by {program.name} in {program.cwd}, but {missing} is not there any more.\n"
-        f"Put it back, or run the program from where it is now: steplog run --id {run_id} SCRIPT ARGS"
+        f"Put it back, or run the program from where it is now: {again} SCRIPT ARGS"
     )
     raise SteplogError(message, run_id=run_id, path=missing)
 

@@ -10,7 +10,7 @@ import click
 
 from steplog._cli.lookup import find_run, store_at
 from steplog._cli.options import common
-from steplog._cli.output import console, emit_json, printable, size
+from steplog._cli.output import console, counted, emit_json, printable, size
 
 if TYPE_CHECKING:
     from steplog.stores.retention import Retained
@@ -59,15 +59,17 @@ def prune(
     from steplog.stores.retention import Limits, prune_home
 
     if bodies is None and run_age is None:
-        raise click.UsageError("say what is old: steplog prune --bodies 30d --runs 1y --dry-run")
+        raise click.UsageError("Say what is old: steplog prune --bodies 30d --runs 1y --dry-run")
     found = [find_run(name, home) for name in runs]
     store = found[0].store if found else store_at(home)
     only = frozenset(each.run_id for each in found)
     done = prune_home(store, Limits(bodies, run_age, only, force, dry_run))
     if as_json:
         emit_json(_facts(done, dry_run=dry_run))
-    else:
-        _print(done, dry_run=dry_run)
+        return
+    if not home.is_dir():
+        console().print(f"no runs in {home} yet")
+    _print(done, dry_run=dry_run)
 
 
 def _facts(done: Retained, *, dry_run: bool) -> dict[str, Any]:
@@ -96,6 +98,6 @@ def _print(done: Retained, *, dry_run: bool) -> None:
     runs = sum(run.size for run in done.runs)
     bodies = done.bodies
     target.print(
-        f"{verb} {len(done.runs)} runs ({size(runs)}) and {len(bodies.bodies)} bodies "
+        f"{verb} {counted(len(done.runs), 'run')} ({size(runs)}) and {counted(len(bodies.bodies), 'body', 'bodies')} "
         f"({size(bodies.stored)} in the file, {size(bodies.plain)} plain)"
     )

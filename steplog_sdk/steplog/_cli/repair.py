@@ -40,9 +40,9 @@ def repair(run: str, to_seq: int | None, by: str | None, home: Path, as_json: bo
     """
     found = find_run(run, home)
     if to_seq is None:
-        return _explain(found, found.store.examine(found.run_id), chosen_home(home), as_json=as_json)
+        return _explain(found, found.store.examine(found.run_id), chosen_home(home, found.home), as_json=as_json)
     done = found.store.repair(found.run_id, to_seq, by=by or user())
-    resume = command("resume", found.run_id, home=chosen_home(home))
+    resume = command("resume", found.run_id, home=chosen_home(home, found.home))
     if as_json:
         emit_json({"run": found.run_id, **_repaired(done), "next": resume})
     else:

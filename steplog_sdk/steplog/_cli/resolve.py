@@ -58,12 +58,13 @@ def resolve(run: str, step: str, **options: Any) -> None:
 
     verdict = _verdict(options["done"], options["failed"], retry=options["retry"], unknown=options["unknown"])
     found = find_run(run, options["home"])
-    named = find_step(open_run(found).state, step)
+    named_home = chosen_home(options["home"], found.home)
+    named = find_step(open_run(found).state, step, named_home)
     _refuse_settled(found, named, verdict.how)
     by = options["by"] or user()
     settle(found.store, found.run_id, named.id, by=by, note=options["note"], **verdict._asdict())
     by = shown(by)
-    resume = command("resume", found.run_id, home=chosen_home(options["home"]))
+    resume = command("resume", found.run_id, home=named_home)
     if options["as_json"]:
         emit_json({"run": found.run_id, "step": named.id, "how": verdict.how, "by": by, "next": resume})
         return

@@ -17,6 +17,7 @@ from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
 from steplog._kernel.fold import RunState
+from steplog.stores.explain import TYPED_HOME
 
 EXAMPLES = """\b
 Examples:
@@ -45,9 +46,9 @@ def resume(
     """
     found = find_run(run, home)
     state = open_run(found).state
-    program = programs.recorded(state.created.get("entry"), found.run_id)
+    named_home = chosen_home(home, found.home)
+    program = programs.recorded(state.created.get("entry"), found.run_id, named_home)
     _say_what_changed(state, program)
-    named_home = chosen_home(home)
     beside = {"also": [*state.created.get("also", ()), *also], "http": [*state.created.get("http", ()), *http]}
     if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)
@@ -86,6 +87,7 @@ def _start(
     nth = (created.get("entry") or {}).get("nth", 0)
     names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RUN_NTH": str(nth), "STEPLOG_RESUME": found.run_id}
     environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
+    environment[TYPED_HOME] = "" if named_home is None else os.path.abspath(found.home)
     if on_drift:
         environment["STEPLOG_ON_DRIFT"] = on_drift
     for name, listed in beside.items():

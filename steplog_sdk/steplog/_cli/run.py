@@ -15,9 +15,10 @@ from steplog._cli.advice import go_on
 from steplog._cli.facts import run_facts
 from steplog._cli.lookup import Found, open_run, store_at
 from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
-from steplog._cli.output import emit_json, printable, say, user, with_home
+from steplog._cli.output import counted, emit_json, printable, say, user, with_home
 from steplog._cli.program import WRAPPED, Program
 from steplog.errors import RunStopped, SteplogError
+from steplog.stores.explain import TYPED_HOME
 
 if TYPE_CHECKING:
     from steplog._runtime.run import Run
@@ -80,6 +81,7 @@ def record(
     # Absolute, and in the environment: the program may change its directory, and may open runs of its own.
     home = home.absolute()
     os.environ["STEPLOG_HOME"] = str(home)
+    os.environ[TYPED_HOME] = "" if named_home is None else os.path.normpath(home)
     steplog.install(durability=durability, also=also, http=http)
     with programs.as_python_would(program):
         opened = steplog.run(run_id, goal=goal, on_drift=on_drift, trigger={"kind": WRAPPED, "by": user()})
@@ -121,16 +123,12 @@ def _summarise(opened: Run) -> None:
     from steplog._runtime.door import PROCESS
 
     replayed, executed = opened.replayed, opened.executed
-    say(f"run {opened.run_id}: {_count(replayed)} returned from the log, {_count(executed)} executed")
+    say(f"run {opened.run_id}: {counted(replayed, 'step')} returned from the log, {counted(executed, 'step')} executed")
     others = [run_id for run_id in PROCESS.opened if run_id != opened.run_id]
     if others:
         say(
             f"the script opened runs of its own: {', '.join(others)}; its steps are there. Start it without steplog run"
         )
-
-
-def _count(steps: int) -> str:
-    return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
 def _finish(program: Program) -> int:

@@ -47,7 +47,7 @@ def show(run: str, step: str | None, reveal: bool, home: Path, as_json: bool) ->
     holder = holder_of(found)
     if step is not None:
         _show_step(
-            find_step(state, step).id,
+            find_step(state, step, chosen_home(home, found.home)).id,
             state,
             view.events,
             Contents(found.store.bodies, reveal=reveal),
@@ -56,7 +56,7 @@ def show(run: str, step: str | None, reveal: bool, home: Path, as_json: bool) ->
         )
         return
     described = describe(state, view.events, holder)
-    described["next"] = [with_home(line, chosen_home(home)) for line in described["next"]]
+    described["next"] = [with_home(line, chosen_home(home, found.home)) for line in described["next"]]
     if as_json:
         emit_json(described)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +10,14 @@ import click
 from steplog._cli.contents import references
 from steplog._cli.lookup import Found, find_run
 from steplog._cli.options import common
-from steplog._cli.output import console, emit_json, error_facts, printable
+from steplog._cli.output import console, counted, emit_json, error_facts, printable
 from steplog._kernel.events import Event
-from steplog.errors import Corrupt, StoreError
+from steplog.errors import BodyMissing, Corrupt, StoreError
 from steplog.stores.base import LogView
 
 
 class Fault(NamedTuple):
-    """A body that is missing or is not what its name says.
+    """A body that cannot be read.
 
     Attributes:
         event: the event that names it.
@@ -29,6 +28,18 @@ class Fault(NamedTuple):
     event: Event
     sha256: str
     error: StoreError
+
+
+class Gone(NamedTuple):
+    """The bodies of a log that cannot be read.
+
+    Attributes:
+        faults: those that are missing, damaged or locked.
+        pruned: names of those that `steplog prune` has deleted, which is no fault.
+    """
+
+    faults: list[Fault]
+    pruned: set[str]
 
 
 EXAMPLES = """\b
@@ -45,7 +56,8 @@ Examples:
 def verify(run: str | None, home: Path, *, everything: bool, as_json: bool) -> int:
     """Check RUN's seals, its chain, and every body that it names; with --all those of every run.
 
-    With --all every body of the home is read too, whether a run names it or not.
+    With --all every body of the home is read too, whether a run names it or not. A body that `steplog prune` has
+    deleted is counted, and is no fault.
 
     Exit code: 0 when all is whole, 1 with the precise fault otherwise.
     """
@@ -61,12 +73,12 @@ def verify(run: str | None, home: Path, *, everything: bool, as_json: bool) -> i
     except Corrupt as error:
         _report_damage(found, error, as_json=as_json)
         return 1
-    faults = list(body_faults(found, view, {}))
+    gone = unreadable_bodies(found, view, {})
     if as_json:
-        emit_json(_facts(view, faults))
+        emit_json(_facts(view, gone))
     else:
-        _print(view, faults)
-    return 1 if faults else 0
+        _print(view, gone)
+    return 1 if gone.faults else 0
 
 
 def _report_damage(found: Found, error: Corrupt, *, as_json: bool) -> None:
@@ -80,15 +92,19 @@ def _report_damage(found: Found, error: Corrupt, *, as_json: bool) -> None:
         target.print(f"  {name.replace('_', ' '):<14}{'-' if value is None else printable(str(value))}")
 
 
-def body_faults(found: Found, view: LogView, known: dict[str, StoreError | None]) -> Iterator[Fault]:
+def unreadable_bodies(found: Found, view: LogView, known: dict[str, StoreError | None]) -> Gone:
     """The bodies that a log names and that cannot be read. `known` keeps what was found out, for the next log."""
+    gone = Gone([], set())
     for event in view.events:
         for sha256 in references(event.data):
             if sha256 not in known:
                 known[sha256] = _fault(found, sha256)
             error = known[sha256]
-            if error is not None:
-                yield Fault(event, sha256, error)
+            if isinstance(error, BodyMissing) and getattr(error, "pruned", None):
+                gone.pruned.add(sha256)
+            elif error is not None:
+                gone.faults.append(Fault(event, sha256, error))
+    return gone
 
 
 def _fault(found: Found, sha256: str) -> StoreError | None:
@@ -99,30 +115,59 @@ def _fault(found: Found, sha256: str) -> StoreError | None:
     return None
 
 
-def _facts(view: LogView, faults: list[Fault]) -> dict[str, Any]:
+def bodies_facts(gone: Gone) -> dict[str, Any]:
+    """What is to be said of bodies that cannot be read."""
     return {
-        "ok": not faults,
+        "pruned": len(gone.pruned),
+        "faults": [
+            {"seq": fault.event.seq, "step": fault.event.step, "body": fault.sha256, **error_facts(fault.error)}
+            for fault in gone.faults
+        ],
+    }
+
+
+def _facts(view: LogView, gone: Gone) -> dict[str, Any]:
+    return {
+        "ok": not gone.faults,
         "run": view.run_id,
         "events": len(view.events),
         "last_seal": view.events[-1].h if view.events else None,
         "bodies": len({sha256 for event in view.events for sha256 in references(event.data)}),
         "torn": view.torn,
-        "faults": [
-            {"seq": fault.event.seq, "step": fault.event.step, "body": fault.sha256, **error_facts(fault.error)}
-            for fault in faults
-        ],
+        **bodies_facts(gone),
     }
 
 
-def _print(view: LogView, faults: list[Fault]) -> None:
-    facts = _facts(view, faults)
+def print_faults(faults: list[tuple[str, str]]) -> None:
+    """Print what is wrong with bodies, by place; what helps stands once behind them.
+
+    Args:
+        faults: where, and the message of the error.
+    """
     target = console()
-    for fault in faults:
-        where = f"event {fault.event.seq}" + (f", step {fault.event.step}" if fault.event.step else "")
-        target.print(f"bad body: {where}: {printable(str(fault.error))}")
-    verdict = f"{len(faults)} faults in" if faults else "ok:"
-    bodies = f"{facts['bodies']} bodies"
-    target.print(f"{verdict} {facts['events']} events, {bodies}, last seal {facts['last_seal'] or '(none)'}")
+    remedies: dict[str, None] = {}
+    for where, message in faults:
+        what, _, remedy = message.partition("\n")
+        target.print(f"bad body: {where}: {printable(what)}")
+        remedies[remedy] = None
+    for remedy in remedies:
+        if remedy:
+            target.print(printable(remedy))
+
+
+def _print(view: LogView, gone: Gone) -> None:
+    facts = _facts(view, gone)
+    target = console()
+    print_faults(
+        [
+            (f"event {fault.event.seq}" + (f", step {fault.event.step}" if fault.event.step else ""), str(fault.error))
+            for fault in gone.faults
+        ]
+    )
+    verdict = f"{counted(len(gone.faults), 'fault')} in" if gone.faults else "ok:"
+    bodies = counted(facts["bodies"], "body", "bodies") + (f" ({len(gone.pruned)} pruned)" if gone.pruned else "")
+    events = counted(facts["events"], "event")
+    target.print(f"{verdict} {events}, {bodies}, last seal {facts['last_seal'] or '(none)'}")
     if view.torn:
         target.print(
             f"  a crash left {view.torn} bytes of an unfinished line behind the last event; "

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from steplog._cli.lookup import Found, store_at
 from steplog._cli.options import chosen_home
-from steplog._cli.output import command, console, emit_json, error_facts, printable
-from steplog._cli.verify import body_faults
+from steplog._cli.output import command, console, counted, emit_json, error_facts, printable
+from steplog._cli.verify import bodies_facts, print_faults, unreadable_bodies
 from steplog.errors import Corrupt, StoreError
 from steplog.stores.base import BodyStore
 
 
 def verify_all(home: Path, *, as_json: bool) -> int:
     """Check everything below a home; the exit code."""
+    if not home.is_dir():
+        message = (
+            f"there is no home at {home}, so nothing was checked.\n"
+            "Name it: steplog verify --all --home DIR, or set STEPLOG_HOME."
+        )
+        raise StoreError(message, path=str(home))
     store = store_at(home)
     known: dict[str, StoreError | None] = {}
     runs = [_checked(Found(store, home, run_id), known) for run_id in store.runs()]
@@ -39,7 +46,10 @@ def _bodies(bodies: BodyStore, known: dict[str, StoreError | None]) -> dict[str,
     check = getattr(bodies, "check", None)
     if check is None:
         return {"checked": len(known), "faults": []}
-    stored = check()
+    try:
+        stored = check()
+    except StoreError as error:
+        return {"checked": 0, "faults": [{"what": str(error), "sha256": None}]}
     return {"checked": stored.bodies, "faults": [fault._asdict() for fault in stored.faults]}
 
 
@@ -49,17 +59,14 @@ def _checked(found: Found, known: dict[str, StoreError | None]) -> dict[str, Any
     except StoreError as error:
         repairable = isinstance(error, Corrupt) and error.last_good_seq is not None
         return {"run": found.run_id, "ok": False, "events": 0, "repairable": repairable, **error_facts(error)}
-    faults = [
-        {"seq": fault.event.seq, "step": fault.event.step, "body": fault.sha256, **error_facts(fault.error)}
-        for fault in body_faults(found, view, known)
-    ]
+    gone = unreadable_bodies(found, view, known)
     return {
         "run": found.run_id,
-        "ok": not faults,
+        "ok": not gone.faults,
         "events": len(view.events),
         "last_seal": view.events[-1].h if view.events else None,
         "torn": view.torn,
-        "faults": faults,
+        **bodies_facts(gone),
     }
 
 
@@ -70,15 +77,20 @@ def _print(facts: dict[str, Any], home: Path | None) -> None:
             target.print(f"damaged: {printable(run['error']['message'])}")
             if run["repairable"]:
                 target.print(f"  what to do: {command('repair', run['run'], home=home)}")
-        for fault in run.get("faults", ()):
-            step = f", step {fault['step']}" if fault["step"] else ""
-            where = f"run {run['run']}, event {fault['seq']}{step}"
-            target.print(f"bad body: {where}: {printable(fault['error']['message'])}")
-    for fault in facts["bodies"]["faults"]:
-        target.print(f"bad body: {printable(str(fault['what']))}")
+    print_faults(list(_bad_bodies(facts)))
+    pruned = sum(run.get("pruned", 0) for run in facts["runs"])
     whole = len(facts["runs"]) - len(facts["damaged"])
     damaged = f", {len(facts['damaged'])} damaged: {', '.join(facts['damaged'])}" if facts["damaged"] else ""
     verdict = "ok" if facts["ok"] else "faults"
-    target.print(
-        f"{verdict}: {whole} runs are whole{damaged}; {facts['events']} events, {facts['bodies']['checked']} bodies"
-    )
+    counts = f"{counted(facts['events'], 'event')}, {counted(facts['bodies']['checked'], 'body', 'bodies')}"
+    gone = f", {pruned} pruned" if pruned else ""
+    target.print(f"{verdict}: {counted(whole, 'whole run')}{damaged}; {counts}{gone}")
+
+
+def _bad_bodies(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for run in facts["runs"]:
+        for fault in run.get("faults", ()):
+            step = f", step {fault['step']}" if fault["step"] else ""
+            yield f"run {run['run']}, event {fault['seq']}{step}", fault["error"]["message"]
+    for fault in facts["bodies"]["faults"]:
+        yield "bodies.db", str(fault["what"])

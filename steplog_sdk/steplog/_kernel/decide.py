@@ -139,11 +139,21 @@ def decide(
         # Nothing is recorded that it could be, at its place or anywhere; what every question below comes to then.
         return FIRST
     decision = _decide(state, seen, effect, left or {}, on_drift)
-    if isinstance(decision, Proceed) and not decision.attach and effect.mode != "safe" and on_drift == "halt":
+    if isinstance(decision, Proceed) and _is_bound(state, effect, decision) and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed:
             return Halt("drift", _nearest(state, missed, effect), missed, elsewhere=True)
     return decision
+
+
+def _is_bound(state: RunState, effect: Effect, decision: Proceed) -> bool:
+    """Whether an effect that may begin has to wait for what is owed.
+
+    Not one that a person has allowed once more: it is recorded, so a program that still does what it did asks for it
+    in its place, before what was recorded behind it.
+    """
+    step = state.steps.get(effect.id)
+    return effect.mode != "safe" and not decision.attach and not (step is not None and step.allowed)
 
 
 def _ask_the_same(state: RunState, one: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from steplog._runtime.step import Tool, call_async, call_sync
 from steplog.errors import InvalidArgument
@@ -41,7 +41,7 @@ def step(
 
 def step(
     *args: Any,
-    mode: str = "unsafe",
+    mode: str | None = None,
     name: str | None = None,
     verify: Callable[..., Any] | None = None,
     retries: int = 0,
@@ -59,9 +59,10 @@ def step(
 
     Args:
         *args: a function to decorate, or a name and a function to call.
-        mode: what may be done when a process died between beginning and outcome. `unsafe` (default): the run halts with
-            `Indeterminate` until somebody settles it. `safe`: run again. `keyed`: run again under the same key, which
-            the function takes as `idempotency_key`. `verify`: ask the `verify` function.
+        mode: what may be done when a process died between beginning and outcome. `unsafe` (default of a tool): the run
+            halts with `Indeterminate` until somebody settles it. `safe`: run again. `keyed`: run again under the same
+            key, which the function takes as `idempotency_key`. `verify`: ask the `verify` function. A local value is
+            always `safe`, and takes none of the other options.
         name: name to record under; the function's qualified name by default.
         verify: for mode `verify`: called with the step's arguments, returns `Happened(result)`, `NOT_HAPPENED` or
             `UNKNOWN`.
@@ -75,6 +76,8 @@ def step(
         EncodeError: an argument cannot be recorded (when the step is called).
     """
     if len(args) == 2 and isinstance(args[0], str):
+        if mode not in (None, "safe") or name or verify or retries or ignore:
+            raise InvalidArgument(_VALUE_ONLY.format(args[0]))
         return _value(args[0], args[1])
 
     def decorate(fn: Any) -> Any:
@@ -82,7 +85,7 @@ def step(
             fn,
             kind="tool_call",
             name=name,
-            mode=mode,
+            mode="unsafe" if mode is None else mode,
             verify=verify,
             retries=retries,
             backoff=backoff,
@@ -95,6 +98,12 @@ def step(
         message = 'step takes a function, or a name and a function: @steplog.step, or steplog.step("now", time.time)'
         raise InvalidArgument(message)
     return decorate(args[0]) if args else decorate
+
+
+_VALUE_ONLY: Final = (
+    'steplog.step("{0}", fn) records a value, which may always be computed again (`safe`), so it takes no options. '
+    'For an effect make a tool of it: steplog.step(mode="unsafe", name="{0}")(fn)().'
+)
 
 
 def _decorate(tool: Tool) -> Any:

@@ -83,9 +83,14 @@ def unreplayable(run: Named, step: StepState, why: str) -> Unreplayable:
             f"  {done}    it happened all the same, with this result"
         )
         return Unreplayable(message, run_id=run.run_id, step=step.id, commands=(failed, retry, done))
+    repeated = (
+        "Running it again may give another result than the one that the run went on with"
+        if step.mode == "safe"
+        else "Running it again would repeat its effect"
+    )
     message = (
         f"run {run.run_id}: {describe(step)} happened, but its result cannot be returned again: {why}\n"
-        f"Running it again would repeat its effect. Give the result by hand, or allow the repeat:\n"
+        f"{repeated}. Give the result by hand, or allow the repeat:\n"
         f"  {done}\n"
         f"  {retry}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -158,7 +157,7 @@ def check_durability(level: str) -> Durability:
         return level
     message = (
         f"unknown durability {level!r}. The levels are {', '.join(DURABILITIES)}.\n"
-        f'Write steplog.install(durability="durable") or set STEPLOG_DURABILITY=durable.'
+        f'Write steplog.install(durability="durable"), set STEPLOG_DURABILITY=durable, or say --durability durable.'
     )
     raise InvalidArgument(message)
 
@@ -218,5 +217,7 @@ def cipher(keys: str | None = None) -> Keyring | None:
 
 def home_option(store: Store) -> str:
     """` --home DIR` where the command line, started in the same place, would look for the store elsewhere, else ""."""
+    from steplog.stores.explain import option_for
+
     home = getattr(store, "home", None)
-    return "" if home is None or home == _default_home(os.environ) else f" --home {shlex.quote(home)}"
+    return "" if home is None else option_for(home, _default_home(os.environ))

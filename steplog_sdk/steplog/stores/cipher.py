@@ -122,9 +122,11 @@ def missing(
     """The error for something that was encrypted with a key that is not at hand."""
     have = f"STEPLOG_KEY holds {', '.join(sorted(one.hex() for one in held))}" if held else "STEPLOG_KEY is not set"
     what = f"run {run_id}" if run_id else f"a body in {path}" if path else "a body"
+    add = (
+        "Add that key to STEPLOG_KEY, behind the newest: STEPLOG_KEY=NEW,OLD" if held else "Set STEPLOG_KEY to that key"
+    )
     return KeyMissing(
-        f"{what} needs the key {key_id.hex()}, and {have}.\n"
-        f"Add that key to STEPLOG_KEY, behind the newest: STEPLOG_KEY=NEW,OLD. Nothing is lost while the key is kept.",
+        f"{what} needs the key {key_id.hex()}, and {have}.\n{add}. Nothing is lost while the key is kept.",
         key_id=key_id.hex(),
         run_id=run_id,
         path=path,
@@ -154,7 +156,7 @@ def keyring(text: str) -> Keyring | None:
     from importlib.util import find_spec
 
     if find_spec("cryptography") is None:
-        message = "STEPLOG_KEY is set, and encryption needs a library: pip install 'steplog[crypto]'"
+        message = "encryption with a key (STEPLOG_KEY) needs a library: pip install 'steplog[crypto]'"
         raise InvalidArgument(message)
     return Keyring(keys)
 

@@ -13,6 +13,9 @@ from steplog.errors import Conflict, Corrupt, InvalidArgument, StoreError, Unsup
 from steplog.stores.base import check_run_id
 from steplog.stores.fs import FS
 
+TYPED_HOME: Final = "STEPLOG_TYPED_HOME"
+"""The environment variable that holds the home, absolute, where `--home` named it to whoever started the program."""
+
 _REMEDIES: Final = {
     errno.ENOSPC: "The disk is full: free some space (`steplog du` says what takes it, `steplog prune` gives up what "
     "is old), or point STEPLOG_HOME to another disk, then go on with the run.",
@@ -113,9 +116,18 @@ def _way_out(damage: Damage, run_id: str, path: str) -> str:
 
 def home_option(path: str) -> str:
     """` --home DIR` for a command about the run with this log, where the command line would look elsewhere, else ""."""
-    home = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     usual = os.path.abspath(os.environ.get("STEPLOG_HOME") or ".agent")
-    return "" if home == usual else f" --home {shlex.quote(home)}"
+    return option_for(os.path.dirname(os.path.dirname(os.path.dirname(path))), usual)
+
+
+def option_for(home: str, usual: str) -> str:
+    """The same for a home, where `usual` is the one that a command without the option would find; absolute paths.
+
+    A program that `steplog run --home DIR` started has that home in its environment; the shell in which the command
+    will be typed has not.
+    """
+    is_found = home == usual and os.environ.get(TYPED_HOME) != home
+    return "" if is_found else f" --home {shlex.quote(home)}"
 
 
 def _misplaced(owner: str, path: str) -> str:

@@ -148,7 +148,10 @@ class _Members:
                 self.sizes = {info.filename: info.file_size for info in file.infolist()}
             self._most = FREE_BYTES + MOST_RATIO * os.path.getsize(source)
         except _UNREADABLE as error:
-            message = f"{source} is no exported run: it is not a zip file. Make one: steplog export RUN -o run.steplog"
+            message = (
+                f"{source} is no exported run: it is cut off, or another kind of file.\n"
+                "Make one: steplog export RUN -o run.steplog"
+            )
             raise InvalidArgument(message) from error
         except OSError as error:
             raise failure(error, None, "read the file", source) from error

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from steplog._kernel.fold import CLOSED_OUTCOMES, fold
+from steplog._kernel.fold import CLOSED_OUTCOMES, RUNNING, fold
 from steplog.errors import InvalidArgument, RunBusy, SteplogError
 from steplog.stores.bodies import SECONDS_A_DAY, SqliteBodies
 from steplog.stores.explain import failure
@@ -163,7 +163,9 @@ def _look_at(store: FileStore, run_id: str) -> _Run:
     except SteplogError as error:
         return _Run(run_id, size, names, "", mtime, f"unreadable ({type(error).__name__})", resumable=True)
     ended = state.completed_once or state.status in CLOSED_OUTCOMES
-    return _Run(run_id, size, names, state.last_ts, mtime, state.status, resumable=not ended)
+    is_dead = state.status == RUNNING and store.holder(run_id) is None
+    status = "interrupted" if is_dead else state.status
+    return _Run(run_id, size, names, state.last_ts, mtime, status, resumable=not ended)
 
 
 def _delete_runs(store: FileStore, runs: list[_Run], limits: Limits) -> tuple[list[GoneRun], list[KeptRun]]:

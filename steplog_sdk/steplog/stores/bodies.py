@@ -135,7 +135,7 @@ class SqliteBodies:
     def sync(self) -> None:
         """Return when all that any process has put is on the medium, as far as this store's level is about it."""
         if self.database.durable:
-            with self.database.explained("store bodies"):
+            with self.database.guard, self.database.explained("store bodies"):
                 self.database.sync_log()
 
     def get(self, sha256: str) -> bytes:

@@ -3,6 +3,11 @@
 A connection must not cross a fork, so it is closed before one and opened again by whoever needs it. A file that is
 deleted or replaced while it is open goes on working for the process that holds it, and is lost with it; so each use
 compares the open file with what its path names now.
+
+What a failed sync has given up (see `proof.py`) may be in SQLite's write-ahead log as well: whoever opens that reads it
+from memory, and takes it for committed. So the first transaction of a connection, and the first one behind a failure,
+writes the log over itself before anything is synced; nobody else writes to it meanwhile. One descriptor of it stays
+open from then on, because the system tells each descriptor once of what it could not write, and a new one nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from steplog.errors import Corrupt, StoreError, UnsupportedFormat
 from steplog.stores.blocks import encode_ids
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, make_dirs, open_or_create
+from steplog.stores.proof import over_itself
 
 if TYPE_CHECKING:
     import sqlite3
@@ -79,6 +85,9 @@ class Database:
         self._identity = (0, 0)
         self._synchronous = ""
         self._frozen: tuple[int, int] | None = None
+        # The write-ahead log, once it was written over itself, and whether that is due.
+        self._log: int | None = None
+        self._doubtful = True
         _live.add(self)
 
     def exists(self) -> bool:
@@ -94,6 +103,7 @@ class Database:
         if self.connection is not None and self._frozen is not None and self._frozen != self._shape():
             # Somebody writes what this process may only read; what SQLite remembers of it is void.
             self.connection.close()
+            self._leave_log()
             self.connection = self._frozen = None
         if self.connection is not None:
             if self._named() == self._identity:
@@ -154,6 +164,7 @@ class Database:
     def _abandon(self) -> None:
         """Forget a connection without closing it: that would delete the write-ahead log of the file's successor."""
         db, self.connection = self.connection, None
+        self._leave_log()
         if db is not None:
             if sys.version_info >= (3, 12):
                 import sqlite3
@@ -208,12 +219,25 @@ class Database:
             self._synchronous = level
         db.execute("BEGIN IMMEDIATE")
         try:
+            if self.durable and self._doubtful:
+                self._write_log_again()
             yield
             db.execute("ROLLBACK" if undo else "COMMIT")
         except BaseException:
+            self._doubtful = True
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+
+    def _write_log_again(self) -> None:
+        """Write the write-ahead log over itself. Only in a transaction: then nobody else writes to it."""
+        if self._log is None:
+            try:
+                self._log = self.fs.open(self.path + "-wal", os.O_RDWR)
+            except FileNotFoundError:  # not in this mode yet, since it is only being made
+                return
+        over_itself(self.fs, self._log, 0, self.fs.fstat(self._log).st_size)
+        self._doubtful = False
 
     @contextmanager
     def explained(self, action: str) -> Iterator[None]:
@@ -229,14 +253,18 @@ class Database:
 
     def sync_log(self) -> None:
         """Return when all that was committed without `sync` is on the medium."""
-        try:
-            fd = self.fs.open(self.path + "-wal", os.O_RDWR)
-        except FileNotFoundError:
+        if not self.exists() or not self._holds_more():
             return  # what it held has been moved into the main file, and synced
-        try:
-            self.fs.sync(fd)
-        finally:
-            self.fs.close(fd)
+        db = self.connect()
+        if self._doubtful:
+            with self.transaction(db, sync=False):
+                pass
+        if self._log is not None:
+            try:
+                self.fs.sync(self._log)
+            except OSError:
+                self._doubtful = True
+                raise
 
     def shrink(self) -> None:
         """Move the write-ahead log into the main file and cut it to nothing, unless it is small or in use."""
@@ -258,8 +286,15 @@ class Database:
         if self.connection is not None and self._named() != self._identity:
             self._abandon()
         db, self.connection = self.connection, None
+        self._leave_log()
         if db is not None:
             db.close()
+
+    def _leave_log(self) -> None:
+        log, self._log, self._doubtful = self._log, None, True
+        if log is not None:
+            with contextlib.suppress(OSError):  # nothing was written to it but what it held
+                self.fs.close(log)
 
 
 def _convert(db: sqlite3.Connection) -> None:

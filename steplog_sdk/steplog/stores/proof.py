@@ -67,14 +67,22 @@ def write_again(fs: FS, path: str, fd: int, start: int, stop: int) -> None:
     Raises:
         OSError: it could not be written; nothing has changed.
     """
-    again = fs.open(path, os.O_WRONLY)  # `fd` is open for appending, and would append whatever the offset
+    again = fs.open(path, os.O_RDWR)  # `fd` is open for appending, and would append whatever the offset
     try:
         if not os.path.samestat(fs.fstat(again), fs.fstat(fd)):
             raise OSError(errno.ESTALE, "another file has taken the place of the log")
-        while start < stop:
-            block = fs.read(fd, min(_BLOCK, stop - start), start)
-            if not block:
-                raise OSError(errno.ESTALE, "the log was cut off by somebody else")
-            start += fs.rewrite(again, block, start)
+        if over_itself(fs, again, start, stop) < stop:
+            raise OSError(errno.ESTALE, "the log was cut off by somebody else")
     finally:
         fs.close(again)
+
+
+def over_itself(fs: FS, fd: int, start: int, stop: int) -> int:
+    """Write a part of an open file over itself; return how far it went, which is less where the file ends before.
+
+    Raises:
+        OSError: it could not be written; nothing has changed.
+    """
+    while start < stop and (block := fs.read(fd, min(_BLOCK, stop - start), start)):
+        start += fs.rewrite(fd, block, start)
+    return start

@@ -63,10 +63,11 @@ class Disk:
         if os.path.isdir(path):
             self._directories.add(path)
 
-    def changed(self, path: str, start: int, stop: int) -> None:
-        """Bytes of a file were written, the same ones perhaps."""
+    def changed(self, path: str, start: int, stop: int, *, same: bool = False) -> None:
+        """Bytes of a file were written; with `same`, those that had been there."""
         key = self._names[path]
-        self._changed.add(key)
+        if not same:
+            self._changed.add(key)
         if start < stop:
             self._given_up.get(key, set()).difference_update(range(start // PAGE, (stop - 1) // PAGE + 1))
 

@@ -149,9 +149,11 @@ class FaultyFS(FS):
         return written
 
     def rewrite(self, fd: int, data: bytes, offset: int) -> int:
-        self._reach("rewrite", self._paths[fd])
+        path = self._paths[fd]
+        self._reach("rewrite", path)
+        same = Path(path).read_bytes()[offset : offset + len(data)] == data
         written = super().rewrite(fd, data, offset)
-        self._disk.changed(self._paths[fd], offset, offset + written)
+        self._disk.changed(path, offset, offset + written, same=same)
         return written
 
     def truncate(self, fd: int, size: int) -> None:

@@ -94,6 +94,13 @@ def test_what_is_kept_of_a_line_lets_no_secret_through(home):
         ("badge", "takes expressions in a list"),
         ([r"badge-("], "no expression that secrets can be looked for"),
         ([r"x*"], "matches the empty text"),
+        ([r"\b"], "matches the empty text"),
+        ([r"."], "matches ordinary text, such as"),
+        ({"word": r"\w+"}, "matches ordinary text, such as"),
+        ([r"(a+)+b"], "a repeat inside a repeat"),
+        ([r"(?:\w+\s?)+;"], "a repeat inside a repeat"),
+        ([r"(?:q|b+)*x"], "a repeat inside a repeat"),
+        ([re.compile(r"(?:[a-z]+A)+9", re.IGNORECASE)], "a repeat inside a repeat"),
         ({"badge": True}, "or False to switch the kind off"),
         ({"Badge": "b"}, "no name of a kind"),
         ({"badges": False}, "there is no kind 'badges' to switch off. The kinds are account-key, age-key"),
@@ -103,6 +110,14 @@ def test_what_is_kept_of_a_line_lets_no_secret_through(home):
 def test_what_cannot_be_looked_for_is_refused(redact, told):
     with pytest.raises(InvalidArgument, match=re.escape(told)):
         settings.resolve(redact=redact, environ={})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [r"(?:a+,)+", r"(?:a++)+z", r"(?>a+)+z", r"(?:[a-z]+\d)+-id", r"(\w+[.-])*\w+@corp\.example", r"\b\d{4}\b"],
+)
+def test_an_expression_of_which_every_round_ends_is_taken(rule):
+    assert settings.resolve(redact=[rule], environ={}).redact == (("custom", rule),)
 
 
 @pytest.mark.parametrize(

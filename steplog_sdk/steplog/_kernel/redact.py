@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from steplog._kernel.expressions import check
 from steplog._kernel.rules import PATTERNS, Pattern, compiled, hint_search
 from steplog._kernel.spellings import searches_for, spellings
 
@@ -199,7 +200,7 @@ def pattern_of(kind: str, expression: str | bytes | re.Pattern[str] | re.Pattern
     """A rule of the program's own.
 
     Raises:
-        ValueError: the expression is not one, or matches the empty text.
+        ValueError: the expression is not one, or cannot be looked for in everything (`expressions.check`).
     """
     text = expression.pattern if isinstance(expression, re.Pattern) else expression
     flags = expression.flags & ~re.UNICODE if isinstance(expression, re.Pattern) else 0
@@ -208,6 +209,5 @@ def pattern_of(kind: str, expression: str | bytes | re.Pattern[str] | re.Pattern
         made = re.compile(find, flags)
     except re.error as error:
         raise ValueError(str(error)) from error
-    if made.search(b"") is not None:
-        raise ValueError("it matches the empty text")
+    check(made)
     return Pattern(kind, b"", made)

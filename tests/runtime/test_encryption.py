@@ -93,6 +93,8 @@ def test_keys_are_rotated_and_a_missing_one_is_named(home, monkeypatch, key):
         with pytest.raises(KeyMissing, match=f"run r needs the key {ring.key_id.hex()}") as caught:
             program.run()
         assert caught.value.key_id == ring.key_id.hex()
+        assert ("STEPLOG_KEY=NEW,OLD" if keys else "Set STEPLOG_KEY to that key") in str(caught.value)
+        assert str(caught.value).endswith("go on: steplog resume r")
         monkeypatch.setenv("STEPLOG_KEY", "unset")
     monkeypatch.setenv("STEPLOG_KEY", key)
     assert program.run() == EXPECTED

@@ -122,11 +122,12 @@ def missing(
     """The error for something that was encrypted with a key that is not at hand."""
     have = f"STEPLOG_KEY holds {', '.join(sorted(one.hex() for one in held))}" if held else "STEPLOG_KEY is not set"
     what = f"run {run_id}" if run_id else f"a body in {path}" if path else "a body"
+    go_on = f"\nThen go on: steplog resume {run_id}" if run_id else ""
     add = (
         "Add that key to STEPLOG_KEY, behind the newest: STEPLOG_KEY=NEW,OLD" if held else "Set STEPLOG_KEY to that key"
     )
     return KeyMissing(
-        f"{what} needs the key {key_id.hex()}, and {have}.\n{add}. Nothing is lost while the key is kept.",
+        f"{what} needs the key {key_id.hex()}, and {have}.\n{add}. Nothing is lost while the key is kept.{go_on}",
         key_id=key_id.hex(),
         run_id=run_id,
         path=path,

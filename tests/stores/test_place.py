@@ -274,5 +274,5 @@ def test_a_home_on_a_medium_that_may_only_be_read_can_be_read_and_verified(tmp_p
         "9002",
         "StoreError True True",
         "StoreError True True",
-        "ok: 1 runs are whole; 5 events, 1 bodies",
+        "ok: 1 whole run; 5 events, 1 body",
     ]

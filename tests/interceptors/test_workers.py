@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 
 import anyio
@@ -23,16 +22,35 @@ from tests.interceptors.support import chat, echo, openai_client, perform
 COUNT = 8
 
 
-def late(hit: Hit) -> Reply:
-    """Answers that come in another order than the questions: a late question is answered soon."""
-    text = hit.json["messages"][-1]["content"]
-    time.sleep(0.02 * (COUNT - int(text)))
-    return Reply.json(chat(text))
+class Backwards:
+    """A provider's handler that answers the last question first, and each when the program has the one before."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._told = threading.Condition()
+
+    def __call__(self, hit: Hit) -> Reply:
+        text = hit.json["messages"][-1]["content"]
+        with self._told:
+            assert self._told.wait_for(lambda: self.seen >= COUNT - 1 - int(text), 30)
+        return Reply.json(chat(text))
+
+    def show(self, answer: str) -> str:
+        """The program has this answer."""
+        with self._told:
+            self.seen += 1
+            self._told.notify_all()
+        return answer
+
+
+@pytest.fixture
+def backwards() -> Backwards:
+    return Backwards()
 
 
 @pytest.fixture
 def provider() -> Iterator[LocalProvider]:
-    with LocalProvider(handler=late) as found:
+    with LocalProvider(handler=lambda hit: Reply.json(chat(hit.json["messages"][-1]["content"]))) as found:
         yield found
 
 
@@ -156,26 +174,38 @@ def test_a_model_call_belongs_to_the_run(place, home, provider, offline, caplog)
 # in which order the answers come --------------------------------------------------------------------------------------
 
 
-def as_futures_complete(client: Any) -> list[str]:
+Show = Callable[[str], str]
+
+
+def as_futures_complete(client: Any, show: Show) -> list[str]:
     with ThreadPoolExecutor(COUNT) as pool:
-        return [text(done.result()) for done in as_completed([pool.submit(ask, client, n) for n in range(COUNT)])]
+        # Futures that are finished before it looks come from `as_completed` in any order. It has looked, and waits for
+        # the others, when it gives out the one that is finished from the start.
+        first: Future[Any] = Future()
+        first.set_result(None)
+        has_looked = threading.Event()
+        asked = [pool.submit(lambda n=n: has_looked.wait(30) and ask(client, n)) for n in range(COUNT)]
+        finished = as_completed([first, *asked])
+        assert next(finished) is first
+        has_looked.set()
+        return [show(text(done.result())) for done in finished]
 
 
-def through_a_queue(client: Any) -> list[str]:
+def through_a_queue(client: Any, show: Show) -> list[str]:
     found: queue.Queue[str] = queue.Queue()
     threads = [threading.Thread(target=lambda n=n: found.put(text(ask(client, n)))) for n in range(COUNT)]
     for thread in threads:
         thread.start()
-    return [found.get(timeout=30) for _ in threads]
+    return [show(found.get(timeout=30)) for _ in threads]
 
 
-def in_done_callbacks(sync: Any) -> list[str]:
+def in_done_callbacks(sync: Any, show: Show) -> list[str]:
     async def body() -> list[str]:
         order: list[str] = []
         async with asynchronous(sync) as client:
             tasks = [asyncio.create_task(ask(client, n)) for n in range(COUNT)]
             for task in tasks:
-                task.add_done_callback(lambda done: order.append(text(done.result())))
+                task.add_done_callback(lambda done: order.append(show(text(done.result()))))
             # Which tasks are finished together is not recorded, only which comes before which.
             await asyncio.wait(tasks)
         return order
@@ -183,21 +213,21 @@ def in_done_callbacks(sync: Any) -> list[str]:
     return perform(body)
 
 
-def as_tasks_complete(sync: Any) -> list[str]:
+def as_tasks_complete(sync: Any, show: Show) -> list[str]:
     async def body() -> list[str]:
         async with asynchronous(sync) as client:
-            return [text(await done) for done in asyncio.as_completed([ask(client, n) for n in range(COUNT)])]
+            return [show(text(await done)) for done in asyncio.as_completed([ask(client, n) for n in range(COUNT)])]
 
     return perform(body)
 
 
-def through_an_asyncio_queue(sync: Any) -> list[str]:
+def through_an_asyncio_queue(sync: Any, show: Show) -> list[str]:
     async def body() -> list[str]:
         found: asyncio.Queue[str] = asyncio.Queue()
         async with asynchronous(sync) as client:
 
             async def one(n: int) -> None:
-                await found.put(text(await ask(client, n)))
+                await found.put(show(text(await ask(client, n))))
 
             async with asyncio.TaskGroup() as group:
                 for n in range(COUNT):
@@ -211,16 +241,16 @@ ORDERS = [as_futures_complete, through_a_queue, in_done_callbacks, as_tasks_comp
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.__name__)
-def test_answers_come_back_in_the_order_in_which_they_came(order, home, provider, offline):
+def test_answers_come_back_in_the_order_in_which_they_came(order, home, backwards, offline):
     def program() -> list[str]:
         with openai_client(provider.url) as client, steplog.run("r"):
-            return order(client)
+            return order(client, backwards.show)
 
-    first = program()
-    assert sorted(first) == [str(n) for n in range(COUNT)]
-    assert first != sorted(first)  # or the order of the questions would do
-    offline(provider)
-    assert program() == first
+    with LocalProvider(handler=backwards) as provider:
+        first = program()
+        assert first == [str(n) for n in reversed(range(COUNT))]
+        offline(provider)
+        assert program() == first
 
 
 # a worker that has lost its run ---------------------------------------------------------------------------------------

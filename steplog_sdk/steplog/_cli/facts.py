@@ -57,7 +57,8 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
 
 def _seconds(state: RunState, *, live: bool) -> float | None:
     start, end = parse_time(state.first_ts), datetime.now(UTC) if live else parse_time(state.last_ts)
-    return None if start is None or end is None else round((end - start).total_seconds(), 3)
+    # The wall clock may have been set back in between.
+    return None if start is None or end is None else max(0.0, round((end - start).total_seconds(), 3))
 
 
 def parse_time(text: str) -> datetime | None:

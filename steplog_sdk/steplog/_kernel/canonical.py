@@ -47,8 +47,10 @@ _WIDEST: Final = 1 << 16
 _STR: Final = frozenset({str})
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: Any, above: int = 0) -> bool:
     """Whether a value is a JSON tree that every encoder writes alike but for the order of its keys.
+
+    `above` levels of the tree that it becomes part of are taken already.
 
     So it needs no encoding, and orjson, told to sort, writes its canonical bytes. False is no verdict: a tree may hold
     a float or a key that only a closer look can write.
@@ -56,7 +58,7 @@ def is_plain(value: Any) -> bool:
     level: list[Any] = [value]
     try:
         # Level by level and not by recursion: this is a tenth of the cost of a recorded step.
-        for _ in range(DEPTH):
+        for _ in range(DEPTH - above):
             below: list[Any] = []
             for item in level:
                 kind = type(item)

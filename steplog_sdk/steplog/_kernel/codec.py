@@ -35,7 +35,7 @@ __all__ = [
 _NO_CLASSES: Final = Classes()
 
 
-def encode(value: Any, where: str = "result", classes: Classes = _NO_CLASSES) -> Any:
+def encode(value: Any, where: str = "result", classes: Classes = _NO_CLASSES, above: int = 0) -> Any:
     """Return the JSON tree of a value.
 
     Where nothing needs wrapping the tree *is* the value, or shares parts with it: serialise it at once, before the
@@ -46,12 +46,13 @@ def encode(value: Any, where: str = "result", classes: Classes = _NO_CLASSES) ->
         where: what to call the value in an error, such as `result` or `args`.
         classes: where classes will be found when the value is restored; checked now, so that a class which could not
             be found again is refused before it is needed.
+        above: how many levels of the tree that it becomes part of stand above it.
 
     Raises:
         EncodeError: with the `path` inside the value and the `type_name` of what cannot be recorded.
     """
     try:
-        tree = value if is_plain(value) else Encoder(classes).tree(value, 0)
+        tree = value if is_plain(value, above) else Encoder(classes).tree(value, above)
         return tree if classes.plan is None else classes.plan(tree, classes.secret)
     except Refused as refused:
         raise _encode_error(refused, where) from refused.__cause__

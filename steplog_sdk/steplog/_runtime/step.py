@@ -122,7 +122,7 @@ class Tool:
 
     def _encoded(self, name: str, value: Any) -> Any:
         try:
-            tree = encode(value, f"{self.name}({name})", ARGUMENTS)
+            tree = encode(value, f"{self.name}({name})", ARGUMENTS, above=1)
             plan = self.secrets.get(name)
             return tree if plan is None else plan(tree, ARGUMENTS.secret)
         except EncodeError as refused:

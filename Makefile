@@ -16,7 +16,7 @@ ROW_TESTS := tests/interceptors tests/matrix
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
 	@echo 'make test    every check that a change has to pass'
-	@echo 'make test-nightly   what takes longer: more examples of each model, more kills, larger values; an hour'
+	@echo 'make test-nightly   what takes longer: more examples of each model, more kills, larger values'
 	@echo 'make test-matrix   the interceptors on every pair of SDK releases that is supported'
 	@echo 'make test-row-NAME   on one pair: $(ROWS) newest'
 	@echo 'make test-frameworks   agents of every supported framework, killed everywhere; writes docs/frameworks.md'

@@ -275,6 +275,14 @@ def test_the_log_of_another_run_is_refused():
     assert "another run" in found.damage.what
 
 
+@pytest.mark.parametrize("behind", ["other", "r"])
+def test_two_logs_in_one_file_are_refused_where_the_second_begins(behind):
+    found = scan(b"".join(LINES[:3] + log(3, behind)), "r")
+    assert found.verdict == "conflict"
+    assert found.events == WHOLE[:3]
+    assert found.end == len(b"".join(LINES[:3]))
+
+
 def test_missing_and_repeated_events_are_told_apart():
     missing = scan(b"".join(LINES[:3] + LINES[5:]), "r").damage
     assert "3 to 4" in missing.what

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steplog.errors import BodyMissing, Corrupt, InvalidArgument, KeyMissing, StoreError, UnsupportedFormat
+from steplog.stores.additions import Additions
 from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import LEAST, MOST, cuts, prefixes
 from steplog.stores.upkeep import begin, prune
@@ -157,9 +158,11 @@ def test_the_write_ahead_log_stays_small(bodies):
 
 def test_a_put_is_all_or_nothing(bodies, monkeypatch):
     bodies.put([named(b"before")])
-    added = bodies._add
-    monkeypatch.setattr(bodies, "_add", lambda db, name, *rest: added(db, name, *rest) if name != bad[0] else 1 / 0)
+    placed = Additions._place
     good, bad = named(b"good"), named(b"bad")
+    monkeypatch.setattr(
+        Additions, "_place", lambda self, data, found: placed(self, data, found) if data != bad[1] else 1 / 0
+    )
     with pytest.raises(ZeroDivisionError):
         bodies.put([good, bad])
     monkeypatch.undo()
@@ -171,7 +174,7 @@ def test_a_put_is_all_or_nothing(bodies, monkeypatch):
 
 def test_a_failed_put_leaves_no_memory_of_its_chunks(bodies, monkeypatch):
     """The next chunk is compressed with those before it, which are what the file holds, not what was tried."""
-    monkeypatch.setattr(bodies, "_add", lambda db, *_: bodies._add_chunk(db, b"never stored " * 50) and 1 / 0)
+    monkeypatch.setattr(Additions, "_place", lambda self, *_: self._add_chunk(b"never stored " * 50) and 1 / 0)
     with pytest.raises(ZeroDivisionError):
         bodies.put([named(b"x")])
     monkeypatch.undo()
@@ -181,6 +184,36 @@ def test_a_failed_put_leaves_no_memory_of_its_chunks(bodies, monkeypatch):
     bodies.put([named(b"never stored, another second chunk " * 50)])
     other.close()
     assert other.get(named(b"never stored, another second chunk " * 50)[0])
+
+
+def test_bodies_put_together_are_stored_as_if_one_by_one(bodies, tmp_path):
+    conversations = [named(request) for request in conversation(40)]
+    several = [named(b"%d " % number + b"words " * 200) for number in range(1_500)]
+    everything = [*several[:700], *conversations, *several[300:], *conversations]
+    alone = SqliteBodies(str(tmp_path / "alone.db"))
+    for body in everything:
+        alone.put([body], sync=False)
+    bodies.put(several[:5])
+    bodies.put(everything)
+    bodies.put(everything)
+    tables = ("chunks", "hashes", "spines", "tails", "bodies")
+    rows = [
+        [store.database.connect().execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+        for store in (alone, bodies)
+    ]
+    assert rows[0] == rows[1]
+    assert [bodies.get(name) for name, _ in everything[:50]] == [data for _, data in everything[:50]]
+    alone.close()
+
+
+def test_bodies_put_together_are_few_statements(bodies):
+    """Between two statements a thread waits for the interpreter, beside a busy event loop for long."""
+    bodies.put([named(b"first")])
+    statements = []
+    bodies.database.connection.set_trace_callback(statements.append)
+    bodies.put([named(b"%d " % number + b"words " * 200) for number in range(200)])
+    bodies.database.connection.set_trace_callback(None)
+    assert len(statements) < 20
 
 
 def test_the_cost_of_a_turn_is_the_turn(bodies):

@@ -25,7 +25,8 @@ from hashlib import sha256 as sha256_of
 from typing import TYPE_CHECKING, Final
 
 from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError
-from steplog.stores.blocks import BLOCK, chunks_of, encode_ids, join, pack, read_block
+from steplog.stores.additions import Additions, matching
+from steplog.stores.blocks import chunks_of, join
 from steplog.stores.chunks import Prefix, prefixes
 from steplog.stores.database import BUSY_SECONDS, Database
 from steplog.stores.fs import FS, make_dirs, open_or_create
@@ -39,17 +40,8 @@ if TYPE_CHECKING:
 SECONDS_A_DAY: Final = 86_400
 _PATIENCE: Final = 0.001
 
-_SPINE: Final = 16
-
-# A shorter tail is said where it stands. A longer one is cut off: where all of a growing body is known, as when
-# somebody says the same again and again, it would grow with it.
-_TAIL: Final = range(4, 65)
-
 _FRESH: Final = """
-    SELECT 1 FROM bodies WHERE sha256 = ? AND day = ? AND seen = (SELECT coalesce(max(id), 0) FROM prunes)
-"""
-_TOUCH: Final = """
-    UPDATE bodies SET day = ?, seen = (SELECT coalesce(max(id), 0) FROM prunes) WHERE sha256 = ?
+    SELECT sha256 FROM bodies WHERE day = ? AND seen = (SELECT coalesce(max(id), 0) FROM prunes) AND sha256 IN
 """
 
 
@@ -106,19 +98,19 @@ class SqliteBodies:
             InvalidArgument: a body does not hash to its name; nothing was stored.
             StoreError: the file could not be written, or was replaced meanwhile; nothing was stored.
         """
-        cut = [(name, data, self._checked(name, data)) for name, data in bodies]
+        cut = {name: (data, self._checked(name, data)) for name, data in dict.fromkeys(bodies)}
         sync = sync and self.database.durable
         today = int(time.time()) // SECONDS_A_DAY
         with self.database.guard, self.database.explained("store bodies"):
             db = self.database.connect()
-            due = [entry for entry in cut if not db.execute(_FRESH, (bytes.fromhex(entry[0]), today)).fetchone()]
+            keys = {bytes.fromhex(name): name for name in cut}
+            fresh = matching(db, _FRESH, keys, (today,))
+            due = {key: cut[name] for key, name in keys.items() if key not in fresh}
             if due:
                 try:
                     with self.database.transaction(db, sync=sync):
                         self._notice_others(db)
-                        for name, data, found in due:
-                            if not db.execute(_TOUCH, (today, bytes.fromhex(name))).rowcount:
-                                self._add(db, name, data, found, today)
+                        self._recent = Additions(db, self.cipher, self.path, self._recent).add(due, today)
                 except BaseException:
                     self._recent = (0, b"")
                     raise
@@ -243,72 +235,6 @@ class SqliteBodies:
             raise InvalidArgument(message)
         return found
 
-    def _add(self, db: sqlite3.Connection, name: str, data: bytes, found: list[Prefix], today: int) -> None:
-        """Store what a body has behind its longest stored spine.
-
-        It is found by halving: a stored spine has all its shorter ones stored too.
-        """
-        parent, low, high = 0, 0, len(found) // _SPINE
-        while low < high:
-            middle = (low + high + 1) // 2
-            row = db.execute("SELECT id FROM spines WHERE key = ?", (self._spine(found, middle),)).fetchone()
-            if row is None:
-                high = middle - 1
-            else:
-                parent, low = row[0], middle
-        chunks, tail = self._add_chunks(db, data, found[low * _SPINE :])
-        while len(chunks) >= _SPINE:
-            low += 1
-            row = (self._spine(found, low), parent, encode_ids(chunks[:_SPINE]))
-            parent = _inserted(db.execute("INSERT INTO spines (key, parent, chunks) VALUES (?, ?, ?)", row))
-            del chunks[:_SPINE]
-        key = bytes.fromhex(name)
-        statement = "INSERT INTO bodies VALUES (?, ?, ?, (SELECT coalesce(max(id), 0) FROM prunes), ?, ?, ?)"
-        db.execute(statement, (key, len(data), today, parent, encode_ids(chunks), tail))
-        db.execute("DELETE FROM pruned WHERE sha256 = ?", (key[:16],))
-
-    def _spine(self, found: list[Prefix], number: int) -> bytes:
-        return self._keyed(found[number * _SPINE - 1].digest)[:16]
-
-    def _add_chunks(self, db: sqlite3.Connection, data: bytes, found: list[Prefix]) -> tuple[list[int], int]:
-        """Store pieces that are not yet there; return the ids of all, but for a tail, and the id of that."""
-        chunks, new = [], 0
-        for number, prefix in enumerate(found, 1):
-            chunk, added = self._add_chunk(db, data[prefix.start : prefix.stop])
-            chunks.append(chunk)
-            new = number if added else new
-        start = max(new, len(chunks) - _TAIL.stop + 1)
-        if len(chunks) - start < _TAIL.start:
-            return chunks, 0
-        listed = encode_ids(chunks[start:])
-        row = db.execute("SELECT id FROM tails WHERE chunks = ?", (listed,)).fetchone()
-        if row is not None:
-            return chunks[:start], int(row[0])
-        return chunks[:start], _inserted(db.execute("INSERT INTO tails (chunks) VALUES (?)", (listed,)))
-
-    def _add_chunk(self, db: sqlite3.Connection, raw: bytes) -> tuple[int, bool]:
-        key = self._keyed(sha256_of(raw).digest())[:16]
-        row = db.execute("SELECT chunk FROM hashes WHERE hash = ?", (key,)).fetchone()
-        if row is not None:
-            return int(row[0]), False
-        key_id = None if self.cipher is None else self.cipher.key_id
-        last, last_key = (db.execute("SELECT id, key_id FROM chunks ORDER BY id DESC LIMIT 1").fetchone()) or (0, None)
-        # What is encrypted shares no block with what is not, or is under another key: each block is read by one key.
-        chunk = last + 1 if last_key == key_id else (last // BLOCK + 1) * BLOCK
-        before = self._block_before(db, chunk, last)
-        db.execute("INSERT INTO chunks VALUES (?, ?, ?)", (chunk, pack(raw, before, self.cipher, chunk), key_id))
-        db.execute("INSERT INTO hashes VALUES (?, ?)", (key, chunk))
-        self._recent = (chunk, before + raw)
-        return int(chunk), True
-
-    def _block_before(self, db: sqlite3.Connection, chunk: int, last: int) -> bytes:
-        """Return the raw bytes of the block that a new chunk joins."""
-        if chunk % BLOCK == 0:
-            return b""
-        if self._recent[0] == last:
-            return self._recent[1]
-        return b"".join(read_block(db, chunk // BLOCK, self.cipher, self.path).values())
-
 
 class _Window:
     """The time between putting a body and appending its line, told to other processes by a shared lock on a file."""
@@ -370,10 +296,6 @@ class _Window:
             self._fd, _ = open_or_create(fs, self._path, os.O_RDWR)
             self._pid, self._inside = os.getpid(), 0
         return fs.flock(self._fd, shared=shared)
-
-
-def _inserted(cursor: sqlite3.Cursor) -> int:
-    return cursor.lastrowid or 0
 
 
 def _raw(sha256: str) -> bytes:

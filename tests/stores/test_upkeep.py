@@ -313,7 +313,8 @@ else:
     "action, statement, nth",
     [
         ("put", "INSERT INTO chunks", 1),
-        ("put", "INSERT INTO bodies", 7),
+        ("put", "INSERT INTO hashes", 1),
+        ("put", "INSERT INTO bodies", 1),
         ("put", "COMMIT", 1),
         ("prune", "INSERT INTO prunes", 1),
         ("prune", "DELETE FROM bodies", 3),

@@ -139,21 +139,24 @@ def decide(
         # Nothing is recorded that it could be, at its place or anywhere; what every question below comes to then.
         return FIRST
     decision = _decide(state, seen, effect, left or {}, on_drift)
-    if isinstance(decision, Proceed) and _is_bound(state, effect, decision) and on_drift == "halt":
+    if isinstance(decision, Proceed) and effect.mode != "safe" and not decision.attach and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
-        if missed:
+        if missed and not _comes_first(state, effect.id, missed):
             return Halt("drift", _nearest(state, missed, effect), missed, elsewhere=True)
     return decision
 
 
-def _is_bound(state: RunState, effect: Effect, decision: Proceed) -> bool:
-    """Whether an effect that may begin has to wait for what is owed.
+def _comes_first(state: RunState, step_id: str, missed: tuple[str, ...]) -> bool:
+    """Whether a step that a person has allowed once more was recorded before all that is missed.
 
-    Not one that a person has allowed once more: it is recorded, so a program that still does what it did asks for it
-    in its place, before what was recorded behind it.
+    Without branches a program that still does what it did asks for it first. With branches it waits for the others, so
+    that it does not run ahead and take what another one has drawn.
     """
-    step = state.steps.get(effect.id)
-    return effect.mode != "safe" and not decision.attach and not (step is not None and step.allowed)
+    step = state.steps.get(step_id)
+    if step is None or not step.allowed or step.branch:
+        return False
+    behind = [state.steps[each] for each in missed]
+    return all(each.started_seq > step.started_seq and not each.branch for each in behind)
 
 
 def _ask_the_same(state: RunState, one: str, other: str) -> bool:

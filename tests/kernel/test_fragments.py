@@ -73,7 +73,7 @@ def test_ordinary_words_are_not_held_back():
 
 
 def test_what_could_be_a_secret_waits_and_not_for_ever():
-    events = stream(["The key:", " sk-proj", "-a1B2"])
+    events = stream(["The door:", " sk-proj", "-a1B2"])
     assert safe_cut(b"".join(events), events=True) == len(events[0])
     assert safe_cut(b"".join(stream(["correct", "horse"])), [KNOWN.encode()], events=True) == 0
     long = stream(["a1B2" * 100] * 40)
@@ -101,3 +101,25 @@ def test_arguments_of_a_tool_call_add_up_too():
     cleaned, count = looked_at(REDACTOR, Body(b"".join(stream(parts, "arguments")), events=True))
     assert json.loads(text_of(cleaned, "arguments")) == {"key": "[redacted:openai-key]", "n": 1}
     assert count == 1
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["log in with", ' {"', "password", '": "', "hunter", "22", '"} then'],
+        ["Authorization:", " Bearer", " abcdefgh", "1234567890abcdef", " then"],
+        ["x-api-key", ":", " abcdefgh", "1234567890abcdef", " then"],
+    ],
+)
+def test_small_letters_with_which_a_named_secret_begins_are_not_written_before_the_rest(parts):
+    waiting, before, written = b"", b"", b""
+    for event in stream(parts):
+        waiting += event
+        cut = safe_cut(waiting, events=True)
+        piece, waiting = waiting[:cut], waiting[cut:]
+        written += looked_at(REDACTOR, Body(piece, before=before, events=True))[0]
+        before += piece
+    written += looked_at(REDACTOR, Body(waiting, before=before, events=True))[0]
+    assert "[redacted:" in text_of(written)
+    assert "hunter" not in text_of(written)
+    assert "abcd" not in text_of(written)

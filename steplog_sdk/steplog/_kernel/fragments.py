@@ -17,6 +17,9 @@ from steplog._kernel.redact import Span
 # A text without a space in it is not held back for longer than any secret that is looked for.
 HELD_BACK: Final = 4096
 
+# Characters that are looked at for the name of a secret.
+_ANNOUNCED: Final = 80
+
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _SEPARATORS: Final = (b" ", b"\n", b"\t", b'"', b",", b"'", b";", b"<", b">", b"\\")
 
@@ -42,6 +45,14 @@ def _word() -> re.Pattern[bytes]:
     return re.compile(rb"(?:^|[\s,;!?\"'<>(){}\[\]\x80-\xff]|\\[nrtu\"])([a-z]{0,40})\Z")
 
 
+@functools.cache
+def _announced() -> re.Pattern[bytes]:
+    """The end of a text behind which a secret without a mark of its own may begin, or has begun with small letters."""
+    return re.compile(
+        rb"(?i:bearer|basic|authorization|token|key|secret|password|pwd)[\"'\\\s:=,]{0,12}(?-i:[a-z]{0,40})\Z"
+    )
+
+
 def safe_cut(data: bytes, known: Iterable[bytes] = (), *, events: bool) -> int:
     """How many bytes of what has passed may be written down without parting a secret.
 
@@ -58,11 +69,14 @@ def safe_cut(data: bytes, known: Iterable[bytes] = (), *, events: bool) -> int:
         return end
     tail = b"".join(fragment[2] for fragment in fragments[-64:])[-HELD_BACK:]
     word = _word().search(tail)
-    if word is not None and not any(word[1] and value.startswith(word[1]) for value in known):
+    announced = _announced().search(tail[-_ANNOUNCED:])
+    if word is not None and announced is None and not any(word[1] and value.startswith(word[1]) for value in known):
         return end
     held = 0
-    for fragment in reversed(fragments):
-        if _beginning().match(fragment[2]):
+    for number in range(len(fragments) - 1, -1, -1):
+        fragment = fragments[number]
+        before = b"".join(earlier[2] for earlier in fragments[max(0, number - _ANNOUNCED) : number])
+        if _beginning().match(fragment[2]) and _announced().search(before[-_ANNOUNCED:]) is None:
             return max(_behind(data[: fragment.start()], mark) for mark in _ENDS)
         held += len(fragment[2])
         if held > HELD_BACK:

@@ -170,9 +170,10 @@ def test_no_changed_bit_of_a_checkpoint_changes_what_is_opened(home):
         lambda whole: resealed(whole, sha256="0" * 64),
         lambda whole: resealed(whole, seq=3),
         lambda whole: resealed(whole, state={}),
-        lambda whole: resealed(whole, state={**orjson.loads(whole)["state"], "run": None}),
-        lambda whole: resealed(whole, state={**orjson.loads(whole)["state"], "steps": []}),
-        lambda whole: resealed(whole, state={**orjson.loads(whole)["state"], "passed_over": 1}),
+        lambda whole: resealed(whole, state=checkpoint._shortened(b"{}")),
+        lambda whole: resealed(whole, state=changed_state(whole, run=None)),
+        lambda whole: resealed(whole, state=changed_state(whole, steps=[])),
+        lambda whole: resealed(whole, state=changed_state(whole, passed_over=1)),
         lambda whole: resealed(whole, ends=None),
         lambda whole: resealed(whole, seals="AAAA"),
     ],
@@ -192,6 +193,11 @@ def resealed(whole: bytes, **changed) -> bytes:
     del tree["seal"]
     body = orjson.dumps({**tree, **changed})[:-1]
     return b'%b,"seal":"%b"}' % (body, checkpoint.sha256(body).hexdigest().encode())
+
+
+def changed_state(whole: bytes, **changed) -> str:
+    state = orjson.loads(checkpoint._expanded(orjson.loads(whole)["state"]))
+    return checkpoint._shortened(orjson.dumps({**state, **changed}))
 
 
 def test_a_resealed_checkpoint_counts_or_the_cases_above_show_nothing(home):

@@ -37,6 +37,7 @@ from tests.faults.programs.small import (
     Refuse,
     Report,
     Seq,
+    Stream,
     Threads,
     Try,
     Value,
@@ -187,6 +188,7 @@ NOTES = st.just(Value("note")) | st.just(Act("safe", "note"))
 LEAVES = st.one_of(
     st.builds(Act, st.sampled_from(["unsafe", "unsafe", "keyed", "safe"]), LABELS),
     st.builds(Value, LABELS),
+    st.builds(Stream, st.sampled_from(["unsafe", "safe"]), LABELS),
 )
 
 

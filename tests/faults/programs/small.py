@@ -10,16 +10,24 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import steplog
+from steplog import plugins
 from steplog._runtime.context import frame
 
 
 class Act(NamedTuple):
     """A tool of this name and mode, which acts on the world."""
+
+    mode: str
+    label: str
+
+
+class Stream(NamedTuple):
+    """A stream in this mode, which acts on the world before its first item and is read to its end."""
 
     mode: str
     label: str
@@ -141,9 +149,9 @@ class World:
         self.pauses = itertools.cycle(pauses)
         self._lock = threading.Lock()
 
-    def effect(self, label: str) -> str:
-        """Act; return what the receiver says."""
-        step = frame().scope  # type: ignore[union-attr]
+    def effect(self, label: str, step: str = "") -> str:
+        """Act, in this step or in the one around the caller; return what the receiver says."""
+        step = step or frame().scope  # type: ignore[union-attr]
         with self._lock:
             self.executed[step] += 1
             self.ledger.append((step, label))
@@ -230,6 +238,32 @@ async def nest_async(label: str, body: str) -> list[Any]:
     return [label, await play_async(bodies[body])]
 
 
+def stream(mode: str, label: str) -> list[str]:
+    """Read a recorded stream."""
+
+    def items(step: str) -> Iterator[str]:
+        yield world.effect(label, step)
+        yield from ("of", "three")
+
+    call = plugins.Call("llm_call", "stream", {"label": label}, mode)
+    return list(plugins.record_items(call, lambda ticket: items(ticket.step)))
+
+
+async def stream_async(mode: str, label: str) -> list[str]:
+    """Read a recorded stream in a task."""
+
+    async def items(step: str) -> AsyncIterator[str]:
+        yield await asyncio.to_thread(world.effect, label, step)
+        for item in ("of", "three"):
+            yield item
+
+    async def opened(ticket: plugins.Ticket) -> AsyncIterator[str]:
+        return items(ticket.step)
+
+    call = plugins.Call("llm_call", "stream", {"label": label}, mode)
+    return [item async for item in await plugins.record_items_async(call, opened)]
+
+
 TOOLS = {"unsafe": unsafe, "keyed": keyed, "safe": safe}
 ASYNC_TOOLS = {"unsafe": unsafe_async, "keyed": keyed_async, "safe": safe_async}
 
@@ -267,6 +301,8 @@ def play(node: Any) -> Any:
                 play(last)
         case Act(mode, label):
             return TOOLS[mode](label)
+        case Stream(mode, label):
+            return stream(mode, label)
         case Refuse(label):
             return refuse(label)
         case Outage(label):
@@ -307,6 +343,8 @@ async def play_async(node: Any) -> Any:
                 await play_async(last)
         case Act(mode, label):
             return await ASYNC_TOOLS[mode](label)
+        case Stream(mode, label):
+            return await stream_async(mode, label)
         case Refuse(label):
             return await refuse_async(label)
         case Outage(label):

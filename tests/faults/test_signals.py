@@ -117,11 +117,11 @@ except steplog.RunStopped as stopped:
 
 # Call 1 writes the intent of `effect`, call 2 its outcome.
 MOMENTS = [(call, nth, side) for call in ("write", "sync") for nth in (1, 2) for side in ("before", "behind")]
-BOTH_SIDES = [("write", 1, "before"), ("sync", 2, "behind")]
+QUICK = [("write", 1, "behind"), ("write", 2, "before"), ("sync", 2, "behind")]
 
 
 def _at_night(name, moment):
-    fast = moment in BOTH_SIDES and name != "SIGHUP"
+    fast = moment in QUICK and name != "SIGHUP"
     return pytest.param(name, *moment, marks=[] if fast else pytest.mark.nightly)
 
 

@@ -117,13 +117,16 @@ def test_only_the_runs_that_are_named_are_touched(runs, ask):
 
 
 def test_a_run_that_is_held_stays(runs, ask):
+    path = runs / "runs" / "old" / "events.jsonl"
+    times = (path.stat().st_atime, path.stat().st_mtime)
     writer = FileStore(runs).open("old")
+    os.utime(path, times)  # opening may write the end of a log again
     try:
         done = ask("prune", "--runs", "3m")
     finally:
         writer.close()
     assert done["runs"] == []
-    assert "a process holds it" in done["kept"][0]["why"] + done["kept"][1]["why"]
+    assert "a process holds it" in " ".join(kept["why"] for kept in done["kept"])
 
 
 def test_a_damaged_log_keeps_its_bodies(runs, ask):

@@ -157,8 +157,10 @@ class Play:
         assert found.mode == "unsafe"
         label = dict(self.world.ledger).get(step)
         how = "retry" if label is None else "failed" if found.target == "refuse" else "done"
+        # What a stream is settled with are its items.
+        result = [label, "of", "three"] if found.target == "stream" else label
         self.store.live()
-        resolve(self.store, RUN, step, how=how, result=label, message=str(label))
+        resolve(self.store, RUN, step, how=how, result=result, message=str(label))
 
     def _look_at_the_log(self) -> None:
         """Nothing that is finished is executed ever again, unless its failure ended the run."""
@@ -214,6 +216,7 @@ CRASHES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_si
 PAUSES = st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.003]), min_size=1, max_size=3)
 
 HANDLED_THEN_DOWN = Try(Seq((Value("a"), Refuse("b"))), Seq((Value("a"), Outage("a"))))
+A_STREAM_IN_DOUBT = Seq((Stream("unsafe", "a"), Act("unsafe", "b")))
 REPORTED_THEN_ON = Seq((Report(Outage("a"), Act("safe", "note")), Act("unsafe", "a")))
 CLEANED_UP = Seq((Finally(Outage("a"), Act("unsafe", "b")), Value("a")))
 
@@ -223,6 +226,7 @@ CLEANED_UP = Seq((Finally(Outage("a"), Act("unsafe", "b")), Value("a")))
 @example(program=HANDLED_THEN_DOWN, moments=[(0.0, False)], pauses=[0.0])
 @example(program=REPORTED_THEN_ON, moments=[(0.0, False)], pauses=[0.0])
 @example(program=CLEANED_UP, moments=[(0.5, True), (0.3, False)], pauses=[0.0])
+@example(program=A_STREAM_IN_DOUBT, moments=[(0.45, True)], pauses=[0.0])
 def test_crashes_change_nothing(program, moments, pauses):
     note(f"{program!r}")
     calm = Play(program)

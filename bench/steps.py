@@ -37,7 +37,7 @@ def measure(folder: Path) -> dict[str, float]:
     """Every figure that needs no second process."""
     rounds = [_round(folder, number) for number in range(ROUNDS)]
     results = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
-    return {**results, **_replay(folder, 10_000), **_disk(folder)}
+    return {**results, **_replay(folder, 1_000), **_replay(folder, 10_000), **_replay(folder, 100_000), **_disk(folder)}
 
 
 def _round(folder: Path, number: int) -> dict[str, float]:
@@ -97,7 +97,7 @@ def _raw(folder: Path, size: int) -> float:
 
 
 def _replay(folder: Path, count: int) -> dict[str, float]:
-    steplog.install(home=folder / "replay", interceptors=[], durability="process")
+    steplog.install(home=folder / f"replay-{count}", interceptors=[], durability="process")
     with steplog.run("replay"):
         _each(count, lambda i: safe(i, PAYLOAD))
     best = []
@@ -110,5 +110,5 @@ def _replay(folder: Path, count: int) -> dict[str, float]:
 
 def _disk(folder: Path) -> dict[str, float]:
     payload = len(str(PAYLOAD)) * 2 * 10_000
-    size = sum(file.stat().st_size for file in (folder / "replay").rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for file in (folder / "replay-10000").rglob("*") if file.is_file())
     return {"disk_bytes_per_payload_byte": size / payload}

@@ -56,12 +56,16 @@ def _installed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _a_crash_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from crashes_end_threads(monkeypatch, RUN)
+
+
+def crashes_end_threads(monkeypatch: pytest.MonkeyPatch, run_id: str) -> Iterator[None]:
     """A crash that hits the committer thread ends it; that is what it is for, and nothing to report."""
     report = threading.excepthook
     monkeypatch.setattr(threading, "excepthook", lambda args: None if args.exc_type is Crash else report(args))
     yield
     for thread in threading.enumerate():
-        if thread.name == f"steplog-commit-{RUN}":
+        if thread.name == f"steplog-commit-{run_id}":
             thread.join(10)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 import steplog
 from steplog._kernel.fold import fold
 from steplog._runtime.resolve import resolve
-from tests.faults.test_resume_equivalence import Crash, MortalStore
+from tests.faults.test_resume_equivalence import MortalStore, crashes_end_threads
 from tests.support.examples import examples
 
 RUN = "draws"
@@ -120,13 +119,7 @@ def _installed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _a_crash_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A crash that hits the committer thread ends it; that is what it is for, and nothing to report."""
-    report = threading.excepthook
-    monkeypatch.setattr(threading, "excepthook", lambda args: None if args.exc_type is Crash else report(args))
-    yield
-    for thread in threading.enumerate():
-        if thread.name == f"steplog-commit-{RUN}":
-            thread.join(10)
+    yield from crashes_end_threads(monkeypatch, RUN)
 
 
 def flat(result: Any) -> Iterator[str]:

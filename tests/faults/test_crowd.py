@@ -85,7 +85,7 @@ def test_a_sync_that_fails_fails_everybody_who_shares_it(store, fs, monkeypatch)
     """One thread's sync is held until the outcomes of all others are in line, and then the next sync fails."""
     effects: list[int] = []
     results: list[Any] = []
-    everybody_waits = threading.Event()
+    syncing, everybody_waits = threading.Event(), threading.Event()
     real = FaultyFS.sync
 
     @steplog.step(mode="safe")
@@ -94,6 +94,7 @@ def test_a_sync_that_fails_fails_everybody_who_shares_it(store, fs, monkeypatch)
         return number
 
     def held(self: FaultyFS, fd: int) -> None:
+        syncing.set()
         everybody_waits.wait(60)
         real(self, fd)
 
@@ -108,8 +109,8 @@ def test_a_sync_that_fails_fails_everybody_who_shares_it(store, fs, monkeypatch)
         monkeypatch.setattr(FaultyFS, "sync", held)
         threads = [threading.Thread(target=work, args=(number,)) for number in range(9)]
         threads[0].start()
-        while not commit._leading.locked():
-            time.sleep(0.001)
+        # A leader alone may still be writing the intent, which shares the sync with whatever comes meanwhile.
+        assert syncing.wait(60)
         for thread in threads[1:]:
             thread.start()
         while sum(entry.waiter is not None for entry in commit._pending) < 8:

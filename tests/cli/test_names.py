@@ -40,3 +40,17 @@ def test_an_ambiguous_step_lists_its_candidates(home, ask):
     error = ask("show", "last", "s_aa")["error"]
     assert error["type"] == "UnknownStep"
     assert error["candidates"] == [MODEL, TOOL]
+
+
+@pytest.mark.parametrize("name", ["2", "#2"])
+def test_a_step_is_named_by_its_number_in_recorded_order(home, ask, name):
+    refund_run(home)
+    assert ask("show", "refund-1001", name)["step"] == TOOL
+
+
+@pytest.mark.parametrize("name", ["0", "5", "#99"])
+def test_a_number_that_no_step_has_is_told_with_how_many_there_are(home, invoke, name):
+    refund_run(home)
+    result = invoke("show", "refund-1001", name)
+    assert result.exit_code == 1
+    assert "it has 4" in result.output

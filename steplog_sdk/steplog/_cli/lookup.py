@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,16 +127,19 @@ def open_run(found: Found) -> Opened:
 
 
 def find_step(state: RunState, name: str, home: Path | None = None) -> StepState:
-    """The step that `name` names: its id or a unique prefix of it, with or without `s_`.
+    """The step that `name` names: its number, its id or a unique prefix of that, with or without `s_`.
 
     Args:
         state: the run.
-        name: what was typed.
+        name: what was typed; digits alone, also behind `#`, are the number in recorded order, from 1.
         home: the run's home where a command about it must name it.
 
     Raises:
         UnknownStep: nothing or more than one step has that name.
     """
+    number = name.removeprefix("#")
+    if number.isdecimal():
+        return _numbered(state, int(number), name, home)
     prefix = f"s_{name.removeprefix('s_')}"
     matches = [step for step_id, step in state.steps.items() if step_id.startswith(prefix)]
     if len(matches) == 1:
@@ -149,3 +153,19 @@ def find_step(state: RunState, name: str, home: Path | None = None) -> StepState
             f"{name!r} is the beginning of {len(matches)} steps of run {state.run_id}: {several}.\nType more of the id."
         )
     raise UnknownStep(message, run_id=state.run_id, step=name, candidates=sorted(step.id for step in matches))
+
+
+def _numbered(state: RunState, number: int, name: str, home: Path | None) -> StepState:
+    if 1 <= number <= len(state.steps):
+        return next(islice(state.steps.values(), number - 1, None))
+    listing = command("show", state.run_id, home=home)
+    message = (
+        f"run {state.run_id} has no step number {number}: it has {len(state.steps)}.\nList its steps: {listing}\n"
+        f"A prefix of an id that is digits alone is written with its s_."
+    )
+    raise UnknownStep(message, run_id=state.run_id, step=name)
+
+
+def numbers(state: RunState) -> dict[str, int]:
+    """The number of each step, in the order in which they first began."""
+    return {step: number for number, step in enumerate(state.steps, 1)}

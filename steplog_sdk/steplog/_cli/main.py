@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from steplog._cli.diff import diff
 from steplog._cli.doctor import doctor
 from steplog._cli.du import du
 from steplog._cli.export import export, import_
@@ -100,7 +101,7 @@ def cli() -> None:
     """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
 
 
-for _verb in (run, resume, ls, show, resolve, verify, repair, du, prune, export, import_, doctor, key):
+for _verb in (run, resume, ls, show, diff, resolve, verify, repair, du, prune, export, import_, doctor, key):
     cli.add_command(_verb)
 
 

@@ -133,6 +133,7 @@ def _rows(nodes: list[dict[str, Any]], depth: int, target: Console) -> Iterator[
             name,
             Text(facts.span((node["ms"] or {}).get("total"))),
             Text(facts.tokens(node["usage"])),
+            Text(f"#{node['number']}", style="dim"),
             Text(node["step"], style="dim"),
             Text(_remark(node), style=GLYPHS.get(node["status"], _OTHER)[2]),
         ]
@@ -151,7 +152,7 @@ def _remark(node: dict[str, Any]) -> str:
 
 
 def _print_rows(rows: list[list[Text]], target: Console) -> None:
-    lines = columns(rows, right=frozenset({1}))
+    lines = columns(rows, right=frozenset({1, 3}))
     if fits(lines, target):
         for line in lines:
             target.print(line)

@@ -92,7 +92,10 @@ def describe(state: RunState, events: Sequence[Event], holder: dict[str, Any] | 
 
 
 def _tree(state: RunState, *, live: bool) -> list[dict[str, Any]]:
-    nodes = {step.id: {**facts.step_facts(step, live=live), "steps": []} for step in state.steps.values()}
+    nodes = {
+        step.id: {"number": number, **facts.step_facts(step, live=live), "steps": []}
+        for number, step in enumerate(state.steps.values(), 1)
+    }
     roots: list[dict[str, Any]] = []
     for step in state.steps.values():
         # A step whose enclosing step is not in the log stays visible, at the top.

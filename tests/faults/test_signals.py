@@ -18,6 +18,7 @@ PROGRAM = """
 import sys, signal
 import steplog
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
 steplog.install(interceptors=[])
 
 def note(word):
@@ -70,6 +71,7 @@ from steplog.stores.fs import FS
 
 name, call, nth, behind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "behind"
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
 steplog.install(interceptors=[])
 
 class Told(FS):

@@ -88,6 +88,74 @@ def test_results_in_a_queue():
     assert first == again == ["fast", "middle", "slow"]
 
 
+def late(order, *, resumed):
+    """A step and the one around it that it ends, in two branches; the first takes a while to use what it got."""
+    begun, ended, has_result = threading.Event(), threading.Event(), threading.Event()
+
+    @steplog.step(mode="safe")
+    def around():
+        begun.set()
+        ended.wait(10)
+        return "around"
+
+    def one():
+        if not resumed:
+            begun.wait(10)
+        name = ask_plainly("fast")
+        ended.set()
+        has_result.set()
+        if resumed:
+            time.sleep(0.2)
+        order.append(name)
+
+    def other():
+        if resumed:
+            has_result.wait(10)
+        order.append(around())
+
+    return one, other
+
+
+def test_who_asks_late_waits_until_the_result_before_its_own_is_used(monkeypatch):
+    """It asks when the other thread has its result already, and has not put it into the queue."""
+    monkeypatch.setattr(turns, "_USE_SECONDS", 30)
+
+    def agent(*, resumed):
+        order = []
+        with steplog.run("r") as run:
+            threads = [threading.Thread(target=each) for each in late(order, resumed=resumed)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert run.replayed == (2 if resumed else 0)
+        return order
+
+    assert agent(resumed=False) == agent(resumed=True) == ["fast", "around"]
+
+
+def test_a_task_waits_until_a_worker_has_used_the_result_before_its_own(monkeypatch):
+    monkeypatch.setattr(turns, "_USE_SECONDS", 2)
+
+    async def main(*, resumed):
+        order = []
+
+        def work():
+            name = ask_plainly("fast")
+            if resumed:
+                time.sleep(0.05)
+            order.append(name)
+
+        async def task():
+            order.append(await ask("slow"))
+
+        async with steplog.run("r"):
+            await asyncio.gather(task(), asyncio.to_thread(work))
+        return order
+
+    assert asyncio.run(main(resumed=False)) == asyncio.run(main(resumed=True)) == ["fast", "slow"]
+
+
 def test_a_long_branch_beside_a_sequence():
     async def main():
         order = []

@@ -28,9 +28,12 @@ from steplog._runtime.context import current_task
 _PATIENCE_SECONDS: Final = 0.25
 
 # Which of two threads that have their results puts its own into a queue first is up to the scheduler. So a thread that
-# was woken waits until the one before it has used its result: it makes its next call, or ends. Nobody tells when a
+# got its own waits until the one before it has used its result: it makes its next call, or ends. Nobody tells when a
 # thread puts a result away and then waits for more work, so it is waited for this long at most, and then a little more.
+# In slices, because on a busy machine each of them takes longer: whoever waits has to get its share of the processor
+# again, and the other thread gets its own meanwhile.
 _USE_SECONDS: Final = 0.02
+_SLICES: Final = 10
 _STAGGER_SECONDS: Final = 0.001
 
 
@@ -40,16 +43,16 @@ class Turn:
     Attributes:
         position: its place in the order of completion.
         blocker: position of the step that it waits for now.
-        used: set when the thread that got the result before this one has used it; None where nobody will say so.
+        behind: the thread that got the result before this one, and the position of that; None where none will use it.
     """
 
-    __slots__ = ("_future", "_sleep", "_turns", "blocker", "position", "used")
+    __slots__ = ("_future", "_sleep", "_turns", "behind", "blocker", "position")
 
     def __init__(self, turns: Turns, position: int, blocker: int) -> None:
         self._turns = turns
         self.position = position
         self.blocker = blocker
-        self.used: threading.Event | None = None
+        self.behind: tuple[int, int] | None = None
         self._sleep: Any = None
         self._future: Any = None
 
@@ -72,8 +75,10 @@ class Turn:
         while self._turns.must_wait(self):
             if not sleep.acquire(timeout=self._turns.patience()):
                 self._turns.give_up(self)
-        if self.used is not None:
-            self.used.wait(_USE_SECONDS)
+        for _ in range(_SLICES):
+            used = self._turns.event_of(self)
+            if used is None or used.wait(_USE_SECONDS / _SLICES):
+                break
         time.sleep(_STAGGER_SECONDS)
 
     async def wait_async(self) -> None:
@@ -88,10 +93,15 @@ class Turn:
         while True:
             self._future = loop.create_future()
             if not self._turns.must_wait(self):
-                return
+                break
             done, _ = await asyncio.wait([self._future], timeout=self._turns.patience())
             if not done:
                 self._turns.give_up(self)
+        for _ in range(_SLICES):
+            # Another thread's; tasks of one loop use what they got in the order in which they are woken.
+            if self._turns.event_of(self) is None:
+                break
+            await asyncio.sleep(_USE_SECONDS / _SLICES)
 
     def wake(self) -> None:
         """Look again whether it is this step's turn. Safe to call from any thread."""
@@ -108,11 +118,7 @@ def _resolve(future: Any) -> None:
 
 
 class Turns:
-    """The order of completion of one run's recorded steps, and how far this dispatch has come in it.
-
-    Attributes:
-        using: by thread, what to set when it has used the result that it got last.
-    """
+    """The order of completion of one run's recorded steps, and how far this dispatch has come in it."""
 
     def __init__(self, state: RunState) -> None:
         finished = [step for step in state.steps.values() if step.status in FINISHED and step.finished_seq is not None]
@@ -126,7 +132,9 @@ class Turns:
                 self._inner.setdefault(step.scope, []).append(step.id)
         self._blocked: dict[int, list[Turn]] = {}
         self._waiting: set[int] = set()
-        self.using: dict[int, threading.Event] = {}
+        # By thread: the position of the result that it got last and has not used, and what to set when it has.
+        self._using: dict[int, int] = {}
+        self._events: dict[int, threading.Event] = {}
         # Re-entrant, because a signal handler may ask for a step while its thread is inside.
         self._lock = threading.RLock()
         self._moved = time.monotonic()
@@ -146,13 +154,19 @@ class Turns:
                 self._skip_inside(step.id)
             first = bisect_right(self._seqs, step.started_seq)
             blocker = None if self._over[position] else self._first_open(first, position)
-            if blocker is None:
-                if not self._over[position]:
-                    self._finish(position, user=threading.get_ident())
+            if blocker is not None:
+                turn = Turn(self, position, blocker)
+                self._blocked.setdefault(blocker, []).append(turn)
+            elif self._over[position]:
                 return None
-            turn = Turn(self, position, blocker)
+            else:
+                behind = self._used_before(first, position) if self._using else None
+                if behind is None:
+                    self._finish(position, user=threading.get_ident())
+                    return None
+                turn = Turn(self, position, behind[1])
+                turn.behind = behind
             self._waiting.add(position)
-            self._blocked.setdefault(blocker, []).append(turn)
             return turn
 
     def passed(self, step_id: str) -> None:
@@ -172,10 +186,23 @@ class Turns:
 
     def used(self) -> None:
         """This thread has used what it got last: it makes its next call, or ends."""
-        if self.using:
-            event = self.using.pop(threading.get_ident(), None)
+        thread = threading.get_ident()
+        if thread in self._using:
+            with self._lock:
+                self._using.pop(thread, None)
+                event = self._events.pop(thread, None)
             if event is not None:
                 event.set()
+
+    def event_of(self, turn: Turn) -> threading.Event | None:
+        """What will be set when the thread that a turn comes after has used its result; None where it has."""
+        if turn.behind is None or turn.behind[0] == threading.get_ident():
+            return None
+        thread, position = turn.behind
+        with self._lock:
+            if self._using.get(thread) != position:
+                return None
+            return self._events.setdefault(thread, threading.Event())
 
     def must_wait(self, turn: Turn) -> bool:
         """Whether the step that a turn waits for is still to come."""
@@ -204,12 +231,19 @@ class Turns:
                 return position
         return None
 
+    def _used_before(self, first: int, position: int) -> tuple[int, int] | None:
+        """The thread that got the last result before a position and has not used it yet, and where that stands."""
+        using = [(theirs, thread) for thread, theirs in self._using.items() if first <= theirs < position]
+        return max(using)[::-1] if using else None
+
     def _finish(self, position: int, user: int | None = None) -> None:
         self._over[position] = True
+        if user is not None:
+            self._using[user] = position
         for turn in self._blocked.pop(position, ()):
             blocker = self._first_open(position + 1, turn.position)
             if blocker is None:
-                turn.used = None if user is None else self.using.setdefault(user, threading.Event())
+                turn.behind = None if user is None else (user, position)
                 turn.wake()
             else:
                 turn.blocker = blocker

@@ -28,6 +28,7 @@ from steplog.errors import (
     StepFailed,
     SteplogError,
     StoreError,
+    Unrecorded,
     Unreplayable,
 )
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
     from steplog._runtime.api import step
     from steplog._runtime.install import install, uninstall
+    from steplog._runtime.replay import Replay, replay
     from steplog._runtime.run import Run, current_run, run
 
 __version__ = "0.1.0"
@@ -52,6 +54,7 @@ __all__ = [
     "Interrupt",
     "InvalidArgument",
     "NotInRun",
+    "Replay",
     "Run",
     "RunBusy",
     "RunStopped",
@@ -59,11 +62,13 @@ __all__ = [
     "StepFailed",
     "SteplogError",
     "StoreError",
+    "Unrecorded",
     "Unreplayable",
     "__version__",
     "current_run",
     "install",
     "register_codec",
+    "replay",
     "run",
     "step",
     "uninstall",
@@ -74,11 +79,13 @@ _HOMES: Final = {
     "NOT_HAPPENED": "steplog._runtime.answers",
     "UNKNOWN": "steplog._runtime.answers",
     "Happened": "steplog._runtime.answers",
+    "Replay": "steplog._runtime.replay",
     "Run": "steplog._runtime.run",
     "Secret": "steplog._kernel.secret",
     "current_run": "steplog._runtime.run",
     "install": "steplog._runtime.install",
     "register_codec": "steplog._kernel.codec",
+    "replay": "steplog._runtime.replay",
     "run": "steplog._runtime.run",
     "step": "steplog._runtime.api",
     "uninstall": "steplog._runtime.install",

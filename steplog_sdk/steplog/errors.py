@@ -208,7 +208,7 @@ class Interrupt(_Facts):
     """Root of the signals that stop a run and that agent code must not swallow.
 
     Attributes:
-        reason: one of `indeterminate`, `drift`, `unreplayable`, `lease_lost`, `log_failed`.
+        reason: one of `indeterminate`, `drift`, `unreplayable`, `unrecorded`, `lease_lost`, `log_failed`.
         run_id: the run.
         step: the step concerned, or None.
         commands: commands that settle it.
@@ -245,6 +245,19 @@ class Unreplayable(Interrupt):
     """A step happened, but its result cannot be returned: it could not be encoded, lost a secret, or was pruned."""
 
     reason = "unreplayable"
+
+
+class Unrecorded(Interrupt):
+    """A replay asks for something that is not recorded. It did not happen: nothing new happens in a replay.
+
+    Attributes:
+        asked: what was asked for, as `tool_call refund` or `connection to api.example.com:443`.
+        nearest: id of the recorded step that began and has no outcome, or None.
+    """
+
+    reason = "unrecorded"
+    asked: str = ""
+    nearest: str | None = None
 
 
 class LeaseLost(Interrupt):

@@ -89,7 +89,8 @@ class Halt(NamedTuple):
     """Stop the run.
 
     Attributes:
-        reason: indeterminate, drift, unreplayable, or account (it is not known whose recorded request this is).
+        reason: indeterminate, drift, unreplayable, account (it is not known whose recorded request this is), or, in a
+            replay, unrecorded.
         step: the recorded step concerned, or None where the run had ended.
         missed: for drift: ids of recorded steps that the program has not asked for, in recorded order.
         elsewhere: for drift: they are not at this place, so another branch may still be on its way to them.
@@ -142,7 +143,7 @@ def decide(
     if isinstance(decision, Proceed) and effect.mode != "safe" and not decision.attach and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed and not _comes_first(state, effect.id, missed):
-            return Halt("drift", _nearest(state, missed, effect), missed, elsewhere=True)
+            return Halt("drift", nearest(state, missed, effect), missed, elsewhere=True)
     return decision
 
 
@@ -255,8 +256,7 @@ def _new(
         return Proceed(1)
     missed = unasked(state, seen, effect.scope, effect.after, left)
     if missed or state.completed_once:
-        nearest = _nearest(state, missed, effect)
-        return Halt("drift", nearest, missed)
+        return Halt("drift", nearest(state, missed, effect), missed)
     return Proceed(1)
 
 
@@ -284,7 +284,8 @@ def unasked(
     return tuple(missed)
 
 
-def _nearest(state: RunState, missed: tuple[str, ...], effect: Effect) -> StepState | None:
+def nearest(state: RunState, missed: tuple[str, ...], effect: Effect) -> StepState | None:
+    """The recorded step, of those that were not asked for, that an effect is to be compared with."""
     candidates = [state.steps[step_id] for step_id in missed]
     for same in (
         lambda step: (step.kind, step.target) == (effect.kind, effect.target),

@@ -7,13 +7,14 @@ import hashlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by
 from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Given, Occurrences, OfOthers
+from steplog._kernel.replaying import decide_recorded, unplayed
 from steplog._runtime.accounts import Digests, Doubt
 from steplog._runtime.context import Frame, branch_at, branch_of
 from steplog._runtime.door import PROCESS
@@ -42,10 +43,12 @@ class Dispatch:
             was forked off inside the run.
         patient: whether a branch may be made to wait until others have asked for what is theirs.
         innocent: what intents say beside ids and arguments, where that was found to hold no secret.
+        live: whether what is not recorded may happen; not so in a replay.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
     def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
+        self.live = True
         self.branched = any(step.branch for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
@@ -66,6 +69,11 @@ class Dispatch:
         self.patient = not journal.state.completed_once
         self.innocent: set[tuple[Any, ...]] = set()
         self.doubt: Doubt | None = None
+
+    @property
+    def seen(self) -> Collection[str]:
+        """Ids of the steps that were submitted so far."""
+        return self._seen
 
     @property
     def asked(self) -> int:
@@ -212,9 +220,25 @@ class Dispatch:
             place = (effect.scope, effect.after)
             if place in state.followers and effect.id not in state.steps:
                 self._keep_left(place)
+            if not self.live:
+                return self._decide_recorded(effect)
             decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=wanted)
         if self.doubt is not None and on_drift is None and not isinstance(decision, Replay):
             return Halt("account")
+        return decision
+
+    def replay_only(self) -> None:
+        """From now on nothing happens that is not recorded."""
+        self.live = False
+        # As in a run that has ended: recorded steps are given out as they are asked for, and nobody waits for others.
+        self.patient = False
+
+    def _decide_recorded(self, effect: Effect) -> Decision:
+        decision = decide_recorded(self._journal.state, self._seen, effect, self._left)
+        if isinstance(decision, Halt) and decision.reason == "unrecorded" and self.branched:
+            # Other branches may still be on their way to what is recorded for them.
+            missed = tuple(step.id for step in unplayed(self._journal.state, self._seen))
+            decision = decision._replace(missed=missed, elsewhere=True)
         return decision
 
     def _keep_left(self, place: Place) -> None:

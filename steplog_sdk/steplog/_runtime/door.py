@@ -27,12 +27,14 @@ class Process:
         settings: what `install()` decided, or None before it was called.
         runs: open recorders by run id.
         opened: ids of the last hundred runs that this process has opened, in order.
+        replay: the `Replay` that is under way, or None; nothing that is not recorded happens meanwhile.
     """
 
     def __init__(self) -> None:
         self.settings: Settings | None = None
         self.runs: dict[str, Any] = {}
         self.opened: deque[str] = deque(maxlen=100)
+        self.replay: Any = None
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
@@ -69,6 +71,7 @@ def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
     """The place in the open run that an effect belongs to, or None when it is to pass through untouched.
 
     Raises:
+        Unrecorded: for any tool or model call outside a run, while a run is being replayed.
         NotInRun: for an effect that would escape the log: a tool that is not safe to repeat, in a worker whose run is
             over or lost; any tool or model call in a worker that lost its run, while an open run has recorded results
             to return; under `install(strict=True)` every tool and model call outside a run.
@@ -92,6 +95,8 @@ def active() -> bool:
 def _outside(kind: str, target: str, mode: str) -> None:
     settings = PROCESS.settings
     over = FRAME.get()
+    if PROCESS.replay is not None and kind != "local":
+        raise PROCESS.replay.refuse(f"{kind} {target}, outside the run")
     repeated = kind == "tool_call" and mode != "safe"
     if over is not None:
         # A branch that outlived its run. What it does now is in no log, so a resumed run would do it again.

@@ -10,7 +10,16 @@ from steplog._kernel.decide import Halt
 from steplog._kernel.drift import Difference, windows
 from steplog._kernel.fold import FAILED, RunState, StepState
 from steplog._runtime import origin
-from steplog.errors import DecodeError, DriftDetected, Indeterminate, Interrupt, LogFailed, StoreError, Unreplayable
+from steplog.errors import (
+    DecodeError,
+    DriftDetected,
+    Indeterminate,
+    Interrupt,
+    LogFailed,
+    StoreError,
+    Unrecorded,
+    Unreplayable,
+)
 
 
 class Named(NamedTuple):
@@ -171,6 +180,45 @@ def drift(run: Named, state: RunState, asked: str, halt: Halt, difference: Diffe
         lines.append(f"  {run.command('resume', '--on-drift run')}")
     lines.append(f"What was recorded:\n  {show}")
     return DriftDetected("\n".join(lines), run_id=run.run_id, step=None, commands=(show,), **facts)
+
+
+def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None) -> Unrecorded:
+    """The interrupt of a replay for a call without a recorded outcome.
+
+    Args:
+        run: the run that is replayed.
+        state: its folded log.
+        asked: the call, in a few words.
+        step: the recorded step that it is, where that began and has no outcome; else None.
+    """
+    if step is not None:
+        what = (
+            f"the recording ends in the middle of {describe(step)}: attempt {step.attempt} began, and no outcome is "
+            f"recorded."
+        )
+    elif state.completed_once:
+        what = f"the program asks for {asked}, and the run was recorded to its end without it."
+    else:
+        what = f"the program asks for {asked}; the recording ends before it."
+    commands = (run.command("show"),) if state.completed_once else (run.command("show"), run.command("resume"))
+    then = "What was recorded:" if state.completed_once else "What was recorded, and how to go on from there, live:"
+    listed = "\n".join(f"  {command}" for command in commands)
+    message = (
+        f"replay of run {run.run_id}: {what}\nIt was not executed: nothing new happens in a replay.\n{then}\n{listed}"
+    )
+    facts = {"asked": asked, "nearest": None if step is None else step.id}
+    return Unrecorded(message, run_id=run.run_id, step=None if step is None else step.id, commands=commands, **facts)
+
+
+def refused(run: Named, what: str) -> Unrecorded:
+    """The interrupt of a replay for something that was tried past the log."""
+    show = run.command("show")
+    message = (
+        f"replay of run {run.run_id}: {what} is not recorded, and was refused: nothing new happens in a replay.\n"
+        f"What reaches other systems belongs in a step (@steplog.step), so that it is recorded and returned. What is "
+        f"harmless can be allowed: steplog.replay(..., allow=[...])\nWhat was recorded:\n  {show}"
+    )
+    return Unrecorded(message, run_id=run.run_id, commands=(show,), asked=what)
 
 
 def whose(run: Named, state: RunState, account: str, asked: tuple[str, ...], *, taken: bool) -> DriftDetected:

@@ -32,7 +32,7 @@ from steplog._runtime.blame import told as told_of
 from steplog._runtime.context import Frame, advance, branch_of, current_task
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Pause, Steps
-from steplog._runtime.evidence import difference_from
+from steplog._runtime.explain import explain
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import Sink
 from steplog._runtime.ticket import Call, Conclusion, Earlier, Recorded, Ticket
@@ -123,13 +123,13 @@ class Recorder:
         if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
             decision = yield from self._await_siblings(effect, decision, may_wait=may_wait)
         if isinstance(decision, Halt) and decision.reason == "drift" and self._on_drift == "warn":
-            log.warning("%s", self._explain(decision, call, effect))
+            log.warning("%s", explain(self, decision, call, effect))
             decision = self.dispatch.decide(effect, on_drift="run")
         ticket = Ticket(self, call, effect)
         ticket.hashed = (hashed, occurrence)
         ticket.branch, ticket.account = branch, self.dispatch.account(call) if call.account else ""
         if isinstance(decision, Halt):
-            raise self.halt(self._explain(decision, call, effect))
+            raise self.halt(explain(self, decision, call, effect))
         if isinstance(decision, Forsaken):
             raise (yield from self._wait_to_be_cancelled(decision.step))
         if isinstance(decision, Replay):
@@ -196,19 +196,6 @@ class Recorder:
             yield Pause(_PAUSE_SECONDS)
             self.refuse_if_halted()
         return self.halt(messages.not_forsaken(self.named, step))
-
-    def _explain(self, halt: Halt, call: Call, effect: Effect) -> Interrupt:
-        if halt.reason == "indeterminate" and halt.step is not None:
-            detail = f"\n{call.lookup}" if call.lookup else ""
-            return messages.indeterminate(self.named, halt.step, detail)
-        doubt = self.dispatch.doubt
-        if halt.reason == "account" and doubt is not None:
-            return messages.whose(self.named, self.journal.state, doubt.account, doubt.steps, taken=doubt.taken)
-        if halt.reason == "unreplayable" and halt.step is not None:
-            return messages.unreplayable(self.named, halt.step, messages.why_unreplayable(halt.step.finished or {}))
-        difference = difference_from(halt.step, call, effect, self.redactor, self.journal.store.bodies)
-        asked = f"{call.kind} {call.target}"
-        return messages.drift(self.named, self.journal.state, asked, halt, difference)
 
     # intent ------------------------------------------------------------------------------------------------------
 

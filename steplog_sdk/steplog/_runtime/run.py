@@ -79,6 +79,15 @@ class Run:
         """Say that the run hands its task to a person: it ends as `escalated`, with this text beside the code."""
         self._outcome = ("escalated", reason)
 
+    @property
+    def recorder(self) -> Recorder:
+        """What records it. Raises InvalidArgument before the run is entered."""
+        return self._open_recorder()
+
+    def abandon(self) -> None:
+        """Close it without an end, as if it had not been opened."""
+        self._close(self._open_recorder())
+
     def _open_recorder(self) -> Recorder:
         if self._recorder is None:
             message = f"run {self.run_id} is not open yet. Use it inside: with steplog.run({self.run_id!r}) as run: ..."
@@ -183,6 +192,8 @@ class Run:
             named=messages.Named(self.run_id, settings.home_option(self._store)),
             on_halt=self._owner.halted,
         )
+        if self._options.get("replay"):
+            recorder.dispatch.replay_only()
         recorder.handle = self
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)
@@ -195,16 +206,16 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        stopped = drive(self._leave(error))
-        if stopped is not None:
-            raise stopped from stopped.__cause__
+        stop = drive(self._leave(error))
+        if stop is not None:
+            raise stop from stop.__cause__
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        stopped = await drive_async(self._leave(error))
-        if stopped is not None:
-            raise stopped from stopped.__cause__
+        stop = await drive_async(self._leave(error))
+        if stop is not None:
+            raise stop from stop.__cause__
 
     def _leave(self, error: BaseException | None) -> Steps[BaseException | None]:
         """End the run; returns what is to be raised instead of `error`, or None."""
@@ -214,19 +225,22 @@ class Run:
             if recorder.journal.is_long:
                 yield Work(recorder.journal.save)
         finally:
-            recorder.closed = True
-            PROCESS.closed_run(self.run_id)
-            current = FRAME.get()
-            if current is None or current.recorder is recorder:
-                # Another run may have been opened in this context since, when this one lives in a generator.
-                FRAME.set(self._outer)
-            if self._owner is not None:
-                self._owner.left()
-            recorder.journal.close()
+            self._close(recorder)
         if stop is None:
             return None
         # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends.
-        return stop if self._outer is not None else _stopped(recorder.named, stop)
+        return stop if self._outer is not None else stopped(recorder.named, stop)
+
+    def _close(self, recorder: Recorder) -> None:
+        recorder.closed = True
+        PROCESS.closed_run(self.run_id)
+        current = FRAME.get()
+        if current is None or current.recorder is recorder:
+            # Another run may have been opened in this context since, when this one lives in a generator.
+            FRAME.set(self._outer)
+        if self._owner is not None:
+            self._owner.left()
+        recorder.journal.close()
 
     def _conclude(self, recorder: Recorder, error: BaseException | None) -> Steps[Interrupt | None]:
         try:
@@ -275,12 +289,14 @@ class Run:
         return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": facts}
 
 
-def _stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
-    commands = (*interrupt.commands, run.command("resume"))
+def stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
+    """What an interrupt leaves the outermost run scope as."""
+    resume = run.command("resume")
+    commands = interrupt.commands if resume in interrupt.commands else (*interrupt.commands, resume)
     message = f"run {run.run_id} stopped ({interrupt.reason}).\n{interrupt}"
-    stopped = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
-    stopped.__cause__ = interrupt
-    return stopped
+    error = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
+    error.__cause__ = interrupt
+    return error
 
 
 def _close_unwanted(opening: Any) -> None:
@@ -320,6 +336,9 @@ def run(
         Corrupt, UnsupportedFormat, StoreError: the log cannot be opened (on entering).
         RunStopped: the run stopped and needs a decision (on leaving).
     """
+    if PROCESS.replay is not None:
+        replayed: Run = PROCESS.replay.run(run_id)
+        return replayed
     installed = PROCESS.settings or settings.resolve()
     if PROCESS.settings is None:
         PROCESS.warn_once(

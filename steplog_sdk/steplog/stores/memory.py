@@ -113,6 +113,10 @@ class MemoryBodies:
                 raise InvalidArgument(f"a body was named {name} but does not hash to it. Nothing was stored.")
         self._bodies.update(new)
 
+    def keep(self, bodies: Iterable[tuple[str, bytes]]) -> None:
+        """Store bodies under names that another store has given them."""
+        self._bodies.update((name, bytes(data)) for name, data in bodies)
+
     def get(self, sha256: str) -> bytes:
         """Return the exact bytes."""
         if sha256 not in self._bodies:

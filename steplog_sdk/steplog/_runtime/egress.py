@@ -1,0 +1,192 @@
+"""Nothing leaves the process unseen: while the guard is on, connections and child processes are refused.
+
+The interceptors refuse what they know; this stands behind them, for plain functions that open a socket, libraries that
+nobody has patched, background threads and child processes. It listens to the interpreter's own audit events rather than
+replace `socket.connect`: nothing is patched, so there is nothing to put back and nothing that other tools could meet.
+
+Refused are connections, datagrams and name look-ups that lead off this machine, from any thread; inside a run those to
+this machine too, since a service on it is a service. Unix sockets and socket pairs, of which event loops and test
+runners are made, pass. A child process passes where it is a python that is under this guard itself; others are refused.
+
+Code that does not go through the interpreter (libraries in C with sockets of their own, such as gRPC's) raises no audit
+event and is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from steplog._runtime.context import frame
+
+Refuse = Callable[[str], BaseException]
+"""Makes the exception that a refused action raises, given what was refused in a few words."""
+
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", ""})  # noqa: S104  # a list of names
+
+
+class _Guard:
+    """One who wants the guard on.
+
+    Attributes:
+        refuse: makes the exception for what is refused.
+        allowed: hosts, `host:port` pairs and commands that pass.
+    """
+
+    def __init__(self, refuse: Refuse, allowed: Collection[str]) -> None:
+        self.refuse = refuse
+        self.allowed = frozenset(allowed)
+
+
+# Those who want the guard on; it is off while there is none. The newest says what passes and how it is refused.
+_guards: Final[list[_Guard]] = []
+_lock: Final = threading.Lock()
+_hooked = False
+
+
+class _Inside(threading.local):
+    """Whether this thread is in the guard already: making the refusal may itself raise audit events."""
+
+    busy: bool = False
+
+
+_inside: Final = _Inside()
+
+
+@contextmanager
+def guarded(refuse: Refuse, allowed: Collection[str] = ()) -> Iterator[None]:
+    """Keep the guard on inside, for the whole process. May be nested and used from several threads.
+
+    Args:
+        refuse: makes the exception that a refused action raises.
+        allowed: hosts (`127.0.0.1`), hosts with a port (`127.0.0.1:5432`) and names of programs (`git`) that pass.
+    """
+    release = engage(refuse, allowed)
+    try:
+        yield
+    finally:
+        release()
+
+
+def engage(refuse: Refuse, allowed: Collection[str] = ()) -> Callable[[], None]:
+    """Switch the guard on; returns what switches it off again."""
+    global _hooked  # noqa: PLW0603  # an audit hook cannot be taken back, so there is one for the process
+    guard = _Guard(refuse, allowed)
+    with _lock:
+        _guards.append(guard)
+        if not _hooked:
+            _hooked = True
+            sys.addaudithook(_listen)
+
+    def release() -> None:
+        with _lock:
+            if guard in _guards:
+                _guards.remove(guard)
+
+    return release
+
+
+def active() -> bool:
+    """Whether the guard is on."""
+    return bool(_guards)
+
+
+def _listen(event: str, args: tuple[Any, ...]) -> None:
+    # The interpreter calls this for every audited action, thousands of times in an import; most of them end here.
+    if not _guards:
+        return
+    look = _LOOKS.get(event)
+    if look is None or _inside.busy:
+        return
+    _inside.busy = True
+    try:
+        guard = _guards[-1]
+        refused = look(guard, args)
+        if refused:
+            raise guard.refuse(refused)
+    except IndexError:  # switched off by another thread just now
+        return
+    finally:
+        _inside.busy = False
+
+
+def _connection(guard: _Guard, args: tuple[Any, ...]) -> str:
+    address = args[1]
+    if not isinstance(address, tuple) or len(address) < 2:
+        return ""  # a unix socket
+    return _address(guard, "connection to", address[0], address[1])
+
+
+def _look_up(guard: _Guard, args: tuple[Any, ...]) -> str:
+    host = args[0]
+    host = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+    if host is None or str(host) in _LOCAL:
+        return ""  # a name of this machine; whether it is connected to is asked when it is
+    return _address(guard, "look-up of", host, args[1] if len(args) > 1 else None)
+
+
+def _address(guard: _Guard, what: str, host: Any, port: Any) -> str:
+    host = str(host)
+    named = f"{host}:{port}" if port is not None else host
+    if host in guard.allowed or named in guard.allowed:
+        return ""
+    if _is_local(host) and (frame() is None or _makes_a_pair()):
+        return ""
+    return f"{what} {named}"
+
+
+def _is_local(host: str) -> bool:
+    return host in _LOCAL or host.startswith("127.")
+
+
+def _makes_a_pair() -> bool:
+    """Whether a socket pair is being made, which is two connected sockets where the system has no other."""
+    found = sys._getframe(1)  # noqa: SLF001  # `inspect` reads source files to say the same
+    for _ in range(8):
+        if found.f_code.co_name in ("socketpair", "_fallback_socketpair"):
+            return True
+        if found.f_back is None:
+            break
+        found = found.f_back
+    return False
+
+
+def _process(guard: _Guard, args: tuple[Any, ...]) -> str:
+    program = args[0] if args[0] is not None else (args[1] if len(args) > 1 else "")
+    words = args[1] if len(args) > 1 else ()
+    name = _text(program) or _text(words[0] if words else "")
+    return "" if os.path.basename(name) in guard.allowed or name in guard.allowed else f"child process {name}"
+
+
+def _shell(guard: _Guard, args: tuple[Any, ...]) -> str:
+    command = _text(args[0])
+    return "" if command.partition(" ")[0] in guard.allowed else f"child process {command[:80]}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        return str(value)
+
+
+_Look = Callable[[_Guard, tuple[Any, ...]], str]
+
+_LOOKS: Final[dict[str, _Look]] = {
+    "socket.connect": _connection,
+    "socket.sendto": _connection,
+    "socket.sendmsg": _connection,
+    "socket.getaddrinfo": _look_up,
+    "socket.gethostbyname": _look_up,
+    "socket.gethostbyaddr": _look_up,
+    "subprocess.Popen": _process,
+    "os.posix_spawn": _process,
+    "os.spawn": lambda guard, args: _process(guard, args[1:]),
+    "os.exec": _process,
+    "os.system": _shell,
+    "os.startfile": _shell,
+}

@@ -1,0 +1,30 @@
+"""From a decision that stops a run to the interrupt that tells a person why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steplog._runtime import messages
+from steplog._runtime.evidence import difference_from
+
+if TYPE_CHECKING:
+    from steplog._kernel.decide import Effect, Halt
+    from steplog._runtime.recorder import Recorder
+    from steplog._runtime.ticket import Call
+    from steplog.errors import Interrupt
+
+
+def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect) -> Interrupt:
+    """The interrupt for a submitted call that may not run and has no recorded outcome to return."""
+    run, state, asked = recorder.named, recorder.journal.state, f"{call.kind} {call.target}"
+    if halt.reason == "unrecorded":
+        return messages.unrecorded(run, state, asked, halt.step)
+    if halt.reason == "indeterminate" and halt.step is not None:
+        return messages.indeterminate(run, halt.step, f"\n{call.lookup}" if call.lookup else "")
+    doubt = recorder.dispatch.doubt
+    if halt.reason == "account" and doubt is not None:
+        return messages.whose(run, state, doubt.account, doubt.steps, taken=doubt.taken)
+    if halt.reason == "unreplayable" and halt.step is not None:
+        return messages.unreplayable(run, halt.step, messages.why_unreplayable(halt.step.finished or {}))
+    difference = difference_from(halt.step, call, effect, recorder.redactor, recorder.journal.store.bodies)
+    return messages.drift(run, state, asked, halt, difference)

@@ -1,0 +1,293 @@
+"""`steplog.replay()`: a program once more, from what was recorded, with nothing happening again.
+
+A replay is a resume with two differences: its log is a copy in memory (`replay_store`), and what is not recorded does
+not happen (`_kernel.replaying`). While it is under way the egress guard is on, for the whole process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from steplog._kernel.fold import RunState, StepState
+from steplog._kernel.replaying import unplayed
+from steplog._kernel.verdict import Divergence, Halted, Judgement, judge
+from steplog._runtime import egress, messages, settings
+from steplog._runtime.context import frame
+from steplog._runtime.door import PROCESS
+from steplog._runtime.redaction import redactor
+from steplog._runtime.replay_store import ReplayStore
+from steplog._runtime.run import Run, stopped
+from steplog.errors import Interrupt, InvalidArgument, UnknownRun, Unrecorded
+from steplog.stores.base import folded
+
+if TYPE_CHECKING:
+    from steplog.stores.base import Store
+
+# Nothing is slow in a replay, so a branch that has not asked for its recorded step by now will not.
+_GRACE_SECONDS: Final = 0.25
+
+
+class Replay:
+    """A replay of one run, as `with steplog.replay(...) as replayed` gives it. One at a time in a process.
+
+    Attributes:
+        run_id: the run that is replayed.
+        recorded: its folded log.
+        refused: what was tried and refused outside the run, such as a connection of a background thread.
+    """
+
+    def __init__(self, run_id: str | None, store: Store, allow: Collection[str] = ()) -> None:
+        self.run_id = _newest(store) if run_id is None else run_id
+        self.recorded: RunState = folded(store.read(self.run_id))
+        self.refused: list[str] = []
+        self._store = ReplayStore(store)
+        self._allow = allow
+        self._named = messages.Named(self.run_id, settings.home_option(store))
+        self._lock = threading.Lock()
+        self._runs: list[Run] = []
+        # The block itself is the run, until the program opens one.
+        self._block: Run | None = None
+        self._outside: Unrecorded | None = None
+        self._judgement: Judgement | None = None
+        self._release: Callable[[], None] = lambda: None
+
+    # what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> str:
+        """`identical` or `different`. Known once the block was left."""
+        return self._judged().verdict
+
+    @property
+    def identical(self) -> bool:
+        """Whether the program did what was recorded, as far as that goes, and nothing else."""
+        return self._judged().verdict == "identical"
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """The first thing that the program did otherwise, or None. Known once the block was left."""
+        return self._judged().divergence
+
+    @property
+    def note(self) -> str:
+        """Where the recording ends before the program does, in a sentence; else "". Known once the block was left."""
+        return self._judged().note
+
+    @property
+    def replayed(self) -> int:
+        """How many steps were returned from the log so far."""
+        return sum(run.replayed for run in self._runs)
+
+    @property
+    def live_calls(self) -> int:
+        """How many steps were executed: 0, since a replay executes none."""
+        return sum(run.executed for run in self._runs)
+
+    @property
+    def unplayed(self) -> list[StepState]:
+        """Recorded steps with an outcome that the program has not asked for so far, in recorded order."""
+        main = self._main()
+        seen = () if main is None else main.recorder.dispatch.seen
+        return unplayed(self.recorded, seen)
+
+    def _judged(self) -> Judgement:
+        if self._judgement is None:
+            message = (
+                f"the replay of run {self.run_id} is still under way. Ask for what came of it when the block is left."
+            )
+            raise InvalidArgument(message, run_id=self.run_id)
+        return self._judgement
+
+    def _main(self) -> Run | None:
+        own = [run for run in self._runs if run.run_id == self.run_id]
+        return own[-1] if own else None
+
+    # entering and leaving ----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._begin()
+        try:
+            self._block = self._opened(self.run_id)
+            self._block.__enter__()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        try:
+            self._block = self._opened(self.run_id)
+            await self._block.__aenter__()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._block is not None:
+                self._block.__exit__(kind, error, traceback)
+        finally:
+            self._judge()
+        self._raise_ordinary(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._block is not None:
+                await self._block.__aexit__(kind, error, traceback)
+        finally:
+            self._judge()
+        self._raise_ordinary(error)
+
+    def _begin(self) -> None:
+        if PROCESS.replay is not None:
+            message = (
+                f"run {PROCESS.replay.run_id} is being replayed in this process already; one at a time.\n"
+                f"Leave its block first, or replay {self.run_id} in a process of its own."
+            )
+            raise InvalidArgument(message, run_id=self.run_id)
+        if self._judgement is not None or self._runs:
+            message = f"this replay was entered before; call steplog.replay({self.run_id!r}) again."
+            raise InvalidArgument(message, run_id=self.run_id)
+        PROCESS.replay = self
+        self._release = egress.engage(self.refuse, self._allow)
+
+    def _end(self) -> None:
+        self._release()
+        PROCESS.replay = None
+
+    def _judge(self) -> None:
+        self._end()
+        self._judgement = self._compare()
+
+    def _raise_ordinary(self, error: BaseException | None) -> None:
+        if isinstance(error, Interrupt):
+            ordinary = stopped(self._named, error)
+            raise ordinary from ordinary.__cause__
+
+    def _compare(self) -> Judgement:
+        for run in self._runs:
+            if run.run_id != self.run_id and run.recorder.halted is not None:
+                return Judgement("different", _as_divergence(run.recorder.halted))
+        main = self._main()
+        if main is None:
+            message = f"the program never opened run {self.run_id}, and did nothing that would be part of it"
+            return Judgement("different", Divergence("not opened", message))
+        interrupt = main.recorder.halted or self._outside
+        halted = None if interrupt is None else Halted(interrupt.reason, interrupt.step, str(interrupt))
+        end = self._store.last[self.run_id].end
+        return judge(self.recorded, halted, self.unplayed, None if end is None else end[1])
+
+    # what the program does meanwhile -----------------------------------------------------------------------------
+
+    def run(self, run_id: str | None) -> Run:
+        """The run that the program opens by `steplog.run(run_id)`: the recorded one, whatever id it gives.
+
+        A run of its own that is recorded beside it, such as one inside it, is replayed as well.
+
+        Raises:
+            Unrecorded: the program opens a run that is not recorded.
+        """
+        place = frame()
+        inside = place is not None and (self._block is None or place.recorder is not self._block.recorder)
+        if run_id is None and inside and place is not None:
+            run_id = place.recorder.dispatch.name_of_inner_run(place.scope)
+        if run_id is None or run_id == self.run_id or run_id not in self._store.runs():
+            if inside or (run_id != self.run_id and self._taken()):
+                raise self.refuse(f"run {run_id or 'without an id'}")
+            run_id = self.run_id
+        self._take_block(run_id)
+        return self._opened(run_id)
+
+    def _taken(self) -> bool:
+        """Whether the program has opened the recorded run already."""
+        return self._block is None and self._main() is not None
+
+    def _take_block(self, run_id: str) -> None:
+        block = self._block
+        if block is None or run_id != self.run_id:
+            return
+        if block.recorder.dispatch.asked:
+            message = (
+                f"the program opens run {run_id} after it has asked for {block.recorder.dispatch.asked} step(s) of it "
+                f"in the replay's own block. Open the run first, or not at all."
+            )
+            raise InvalidArgument(message, run_id=run_id)
+        self._block = None
+        self._runs.remove(block)
+        block.abandon()
+
+    def _opened(self, run_id: str) -> Run:
+        run = Run(run_id, self._store, _options())
+        self._runs.append(run)
+        return run
+
+    def refuse(self, what: str) -> Interrupt:
+        """The interrupt for something that is not recorded and was not done. Inside a run, that run halts."""
+        place = frame()
+        refusal = messages.refused(self._named, what)
+        if place is not None:
+            halted: Interrupt = place.recorder.halt(refusal)
+            return halted
+        with self._lock:
+            self.refused.append(what)
+            if "outside the run" in what:
+                self._outside = self._outside or refusal
+        return refusal
+
+
+def _as_divergence(interrupt: Interrupt) -> Divergence:
+    return Divergence(interrupt.reason, str(interrupt), interrupt.step)
+
+
+def _newest(store: Store) -> str:
+    runs = store.runs()
+    if not runs:
+        raise UnknownRun("there are no runs in this store yet, so there is nothing to replay.")
+    return runs[0]
+
+
+def _options() -> dict[str, Any]:
+    installed = PROCESS.settings or settings.resolve()
+    return {
+        "replay": True,
+        "on_drift": "halt",
+        "drift_grace": _GRACE_SECONDS,
+        "also": installed.also,
+        "http": installed.http,
+        "redactor": redactor(installed.redact),
+    }
+
+
+def replay(run_id: str | None = None, *, store: Store | None = None, allow: Collection[str] = ()) -> Replay:
+    """Replay a recorded run: the program inside gets what was recorded, and nothing happens again.
+
+        with steplog.replay("refund-1001") as replayed:
+            agent("order-1001")
+        assert replayed.identical, replayed.divergence.message
+
+    `steplog.run(...)` inside opens the recorded run, whatever id it gives; where nothing inside opens a run, the block
+    itself is the run. Nothing is written. What is not recorded is refused, in any thread: model and tool calls,
+    connections, child processes.
+
+    Args:
+        run_id: the run; by default the one that was written last.
+        store: where it is recorded; as installed by default.
+        allow: hosts (`127.0.0.1`), hosts with a port (`127.0.0.1:5432`) and names of programs (`git`) that the program
+            may reach although that is not recorded.
+
+    Raises:
+        UnknownRun, Corrupt, UnsupportedFormat, StoreError: the log cannot be read.
+        InvalidArgument: another replay is under way in this process (on entering).
+        RunStopped: the program asked for something else than what is recorded, or the recording ended (on leaving).
+    """
+    chosen = store or settings.open_store(PROCESS.settings or settings.resolve())
+    return Replay(run_id, chosen, allow)

@@ -1,0 +1,371 @@
+"""A replay: the same program once more, nothing done, and a verdict that can be trusted."""
+
+from __future__ import annotations
+
+import _socket
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import steplog
+from steplog._runtime import egress
+from steplog._runtime.door import PROCESS
+
+DONE: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done():
+    DONE.clear()
+
+
+@steplog.step
+def refund(order: str) -> str:
+    DONE.append(order)
+    return f"refunded {order}"
+
+
+@steplog.step(mode="safe")
+def look_up(order: str) -> dict[str, int]:
+    DONE.append(f"look up {order}")
+    return {"amount": len(order)}
+
+
+@steplog.step
+def fail(text: str) -> None:
+    DONE.append(text)
+    raise ValueError(text)
+
+
+def agent(order: str) -> str:
+    found = look_up(order)
+    return refund(f"{order}-{found['amount']}")
+
+
+def record(run_id: str = "r", order: str = "o-1") -> list[str]:
+    with steplog.run(run_id):
+        agent(order)
+    done = list(DONE)
+    DONE.clear()
+    return done
+
+
+def log_of(home: Path, run_id: str = "r") -> bytes:
+    return (home / "runs" / run_id / "events.jsonl").read_bytes()
+
+
+def test_a_finished_run_is_replayed_with_nothing_done_and_nothing_written(home):
+    assert record() == ["look up o-1", "o-1-3"]
+    before = log_of(home)
+
+    with steplog.replay("r") as replayed, steplog.run("r"):
+        assert agent("o-1") == "refunded o-1-3"
+
+    assert DONE == []
+    assert log_of(home) == before
+    assert (replayed.verdict, replayed.divergence, replayed.note) == ("identical", None, "")
+    assert (replayed.replayed, replayed.live_calls, replayed.unplayed) == (2, 0, [])
+
+
+def test_the_block_is_the_run_where_the_program_opens_none():
+    record()
+
+    with steplog.replay("r") as replayed:
+        agent("o-1")
+
+    assert DONE == []
+    assert replayed.identical
+
+
+def test_whatever_id_the_program_gives_it_is_the_recorded_run():
+    record("r-1")
+
+    with steplog.replay("r-1") as replayed, steplog.run("r-2") as run:
+        agent("o-1")
+
+    assert run.run_id == "r-1"
+    assert replayed.identical
+    assert DONE == []
+
+
+def test_without_an_id_it_is_the_run_that_was_written_last():
+    record("r-1")
+    record("r-2")
+
+    with steplog.replay() as replayed:
+        agent("o-1")
+
+    assert (replayed.run_id, replayed.identical) == ("r-2", True)
+
+
+def test_another_call_than_the_recorded_one_is_not_made():
+    record()
+
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r") as replayed:
+        look_up("o-1")
+        refund("o-2")
+
+    assert DONE == []
+    assert stopped.value.reason == "drift"
+    assert replayed.verdict == "different"
+    assert replayed.divergence.kind == "drift"
+    assert isinstance(stopped.value.__cause__, steplog.DriftDetected)
+
+
+def test_a_call_behind_the_recorded_end_is_not_made():
+    record()
+
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r") as replayed:
+        agent("o-1")
+        refund("another")
+
+    assert DONE == []
+    assert stopped.value.reason == "unrecorded"
+    assert isinstance(stopped.value.__cause__, steplog.Unrecorded)
+    assert replayed.divergence.kind == "unrecorded"
+
+
+def test_steps_that_were_not_asked_for_are_told():
+    record()
+
+    with steplog.replay("r") as replayed:
+        look_up("o-1")
+
+    assert replayed.verdict == "different"
+    assert replayed.divergence.kind == "unplayed"
+    assert [step.target for step in replayed.unplayed] == ["refund"]
+
+
+def test_a_failed_run_replays_to_its_failure_and_is_identical():
+    with pytest.raises(ValueError, match="no stock"), steplog.run("r"):
+        look_up("o-1")
+        fail("no stock")
+    DONE.clear()
+
+    with pytest.raises(ValueError, match="no stock"), steplog.replay("r") as replayed, steplog.run("r"):
+        look_up("o-1")
+        fail("no stock")
+
+    assert DONE == []
+    assert replayed.identical
+    assert replayed.replayed == 2
+
+
+def test_a_failed_run_that_does_not_fail_any_more_is_different():
+    with pytest.raises(KeyError), steplog.run("r"):
+        look_up("o-1")
+        raise KeyError("amount")
+    DONE.clear()
+
+    with steplog.replay("r") as replayed, steplog.run("r"):
+        look_up("o-1")
+
+    assert replayed.divergence.kind == "end"
+    assert "KeyError" in replayed.divergence.message
+
+
+def test_an_effect_outside_the_run_is_refused():
+    record()
+
+    with pytest.raises(steplog.RunStopped), steplog.replay("r") as replayed:
+        with steplog.run("r"):
+            agent("o-1")
+        refund("outside")
+
+    assert DONE == []
+    assert replayed.divergence.kind == "unrecorded"
+
+
+def test_a_tool_in_a_thread_outside_the_run_is_refused():
+    record()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            refund("in a thread")
+        except BaseException as error:
+            raised.append(error)
+
+    worker = threading.Thread(target=work)
+    with steplog.replay("r") as replayed:
+        with steplog.run("r"):
+            agent("o-1")
+        worker.start()
+        worker.join()
+
+    assert [type(error) for error in raised] == [steplog.Unrecorded]
+    assert DONE == []
+    assert replayed.verdict == "different"
+
+
+@pytest.mark.parametrize("how", ["connect", "connect_ex", "sendto", "getaddrinfo", "create_connection"])
+def test_no_connection_leaves_the_machine(how):
+    record()
+    tries = {
+        # Past the guard that the tests themselves have on `socket.socket`.
+        "connect": lambda s: _socket.socket.connect(s, ("192.0.2.1", 80)),
+        "connect_ex": lambda s: s.connect_ex(("192.0.2.1", 80)),
+        "sendto": lambda s: s.sendto(b"x", ("192.0.2.1", 80)),
+        "getaddrinfo": lambda _s: socket.getaddrinfo("provider.example", 443),
+        "create_connection": lambda _s: socket.create_connection(("192.0.2.1", 80), timeout=1),
+    }
+    kind = socket.SOCK_DGRAM if how == "sendto" else socket.SOCK_STREAM
+
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r") as replayed, steplog.run("r"):
+        with socket.socket(socket.AF_INET, kind) as one:
+            tries[how](one)
+
+    assert isinstance(stopped.value.__cause__, steplog.Unrecorded)
+    assert replayed.verdict == "different"
+    assert not egress.active()
+
+
+def test_a_connection_outside_the_run_raises_too():
+    record()
+
+    with steplog.replay("r") as replayed:
+        with steplog.run("r"):
+            agent("o-1")
+        with pytest.raises(steplog.Unrecorded), socket.socket() as one:
+            one.connect_ex(("192.0.2.1", 80))
+
+    assert replayed.refused == ["connection to 192.0.2.1:80"]
+
+
+def test_a_child_process_is_refused():
+    record()
+
+    with pytest.raises(steplog.RunStopped), steplog.replay("r"), steplog.run("r"):
+        subprocess.run(["true"], check=True)
+
+    with steplog.replay("r", allow=["true"]), steplog.run("r"):
+        subprocess.run(["true"], check=True)
+        agent("o-1")
+
+
+def test_event_loops_and_pools_work_under_the_guard():
+    async def gather() -> list[str]:
+        return await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}") for n in range(5)))
+
+    with steplog.run("r"):
+        recorded = asyncio.run(gather())
+    DONE.clear()
+
+    with steplog.replay("r") as replayed, steplog.run("r"):
+        assert asyncio.run(gather()) == recorded
+
+    assert DONE == []
+    assert replayed.identical
+
+
+def test_a_replay_leaves_nothing_behind():
+    record()
+    with steplog.replay("r"), steplog.run("r"):
+        agent("o-1")
+
+    assert PROCESS.replay is None
+    assert not PROCESS.runs
+    assert not egress.active()
+    with steplog.run("s"):
+        refund("live again")
+    assert DONE == ["live again"]
+
+
+def test_one_replay_at_a_time():
+    record()
+
+    with steplog.replay("r"), pytest.raises(steplog.InvalidArgument, match="one at a time"), steplog.replay("r"):
+        pass
+
+
+def test_threads_replay_to_the_same_answers():
+    def program() -> list[str]:
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(agent, ["a", "b", "a", "cc"]))
+
+    with steplog.run("r"):
+        recorded = program()
+    DONE.clear()
+
+    with steplog.replay("r") as replayed, steplog.run("r"):
+        assert program() == recorded
+    assert DONE == []
+    assert replayed.identical
+
+
+def test_a_run_inside_a_run_is_replayed_with_it():
+    def program() -> None:
+        with steplog.run("outer"):
+            look_up("o-1")
+            with steplog.run():
+                refund("inner")
+
+    program()
+    DONE.clear()
+
+    with steplog.replay("outer") as replayed:
+        program()
+
+    assert DONE == []
+    assert replayed.identical
+    assert replayed.replayed == 2
+
+
+def test_an_async_block():
+    @steplog.step
+    async def pay(order: str) -> str:
+        DONE.append(order)
+        return f"paid {order}"
+
+    async def program() -> str:
+        async with steplog.run("r"):
+            return await pay("o-1")
+
+    async def replay() -> steplog.Replay:
+        async with steplog.replay("r") as replayed:
+            assert await program() == "paid o-1"
+        return replayed
+
+    asyncio.run(program())
+    DONE.clear()
+    assert asyncio.run(replay()).identical
+    assert DONE == []
+
+
+def test_a_killed_process_is_replayed_as_far_as_it_came(home, tmp_path):
+    script = tmp_path / "agent.py"
+    script.write_text(
+        "import os, signal, steplog\n"
+        "steplog.install(interceptors=[])\n"
+        "@steplog.step\n"
+        "def first(): return 1\n"
+        "@steplog.step\n"
+        "def second(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with steplog.run('r'):\n"
+        "    first()\n"
+        "    second()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], env={"STEPLOG_HOME": str(home)}, check=False)
+    assert done.returncode == -9
+
+    @steplog.step
+    def first() -> int:
+        raise AssertionError
+
+    @steplog.step
+    def second() -> int:
+        raise AssertionError
+
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r") as replayed:
+        first()
+        second()
+
+    assert stopped.value.reason == "unrecorded"
+    assert replayed.identical
+    assert "in the middle of tool_call second" in replayed.note

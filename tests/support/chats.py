@@ -33,12 +33,15 @@ class Model:
         self._tokens = tokens or (lambda messages: len(json.dumps(messages)) // 4)
         self._numbers = itertools.count(1)
         self.provider = LocalProvider(handler=self._answer)
+        self._clients: list[openai.OpenAI] = []
 
     def __enter__(self) -> Self:
         self.provider.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
+        for client in self._clients:
+            client.close()  # the server waits for connections that are open
         self.provider.__exit__(*details)
 
     @property
@@ -48,7 +51,8 @@ class Model:
 
     def client(self) -> openai.OpenAI:
         """A client of this model."""
-        return openai.OpenAI(api_key="none", base_url=self.url, max_retries=0)
+        self._clients.append(openai.OpenAI(api_key="none", base_url=self.url, max_retries=0))
+        return self._clients[-1]
 
     def _answer(self, hit: Hit) -> Reply:
         number = next(self._numbers)

@@ -7,11 +7,16 @@ that it is, so nothing is hidden by not being understood.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 # Base64 is not for reading; `--json` has it whole.
 _DATA_LIMIT: Final = 400
+# A tool call as it is written out below: of a whole answer, or of a stream.
+_CALLED: Final = re.compile(
+    r"^-> (?P<name>[\w.-]+)(?:\((?P<args>.*)\)(?:  \[[^\]\n]*\])?| (?P<bare>\{.*))$", re.MULTILINE
+)
 _CONVERSATION: Final = ("messages", "input", "system", "instructions")
 
 
@@ -68,6 +73,12 @@ def answered(response: Any) -> list[Message]:
     if "content" in response and "role" in response:
         return [_message(response)]
     return [Message("body", pretty(response))]
+
+
+def proposed(messages: Iterable[Message]) -> list[tuple[str, str]]:
+    """The tools that an answer asks for, each as its name and its arguments."""
+    found = (_CALLED.finditer(message.text) for message in messages)
+    return [(match["name"], match["args"] or match["bare"] or "") for matches in found for match in matches]
 
 
 def _message(item: Any) -> Message:

@@ -19,6 +19,9 @@ LOST: Final = "not returnable"
 TO_REPEAT: Final = "to repeat"
 TO_TAKE_UP: Final = "to take up"
 
+REFUSED: Final = 400
+"""The first status of HTTP that is an error."""
+
 
 def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
     """The facts of a run.
@@ -145,7 +148,7 @@ def why_failed(step: StepState) -> dict[str, str] | None:
     if found:
         return found[0]
     status = finished.get("status")
-    if not isinstance(status, int) or status < 400:
+    if not isinstance(status, int) or status < REFUSED:
         return None
     exchanges = [one for one in finished.get("exchanges") or () if isinstance(one, dict)]
     reason = str(exchanges[-1].get("reason") or "") if exchanges else ""

@@ -23,6 +23,7 @@ from steplog._cli.resume import resume
 from steplog._cli.run import run
 from steplog._cli.show import show
 from steplog._cli.verify import verify
+from steplog._cli.why import why
 from steplog.errors import Interrupt, InvalidArgument, SteplogError
 
 USAGE = 2
@@ -101,7 +102,7 @@ def cli() -> None:
     """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
 
 
-for _verb in (run, resume, ls, show, diff, resolve, verify, repair, du, prune, export, import_, doctor, key):
+for _verb in (run, resume, ls, show, why, diff, resolve, verify, repair, du, prune, export, import_, doctor, key):
     cli.add_command(_verb)
 
 

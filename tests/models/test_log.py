@@ -58,7 +58,7 @@ def faults(*calls: str) -> st.SearchStrategy[list[Any]]:
     )
 
 
-IN_APPEND = st.just([]) | faults("write", "sync", "truncate", "fstat", "stat", "read")
+IN_APPEND = st.just([]) | faults("write", "sync", "truncate", "end", "stat", "read")
 IN_OPEN = st.just([]) | faults("write", "sync", "truncate", "read", "open", "create", "flock", "sync_dir")
 # Lines that fit into a page with others, and lines that span pages.
 BATCHES = st.lists(st.sampled_from([0, 0, 300, 3000, 9000]), min_size=1, max_size=4)

@@ -14,7 +14,7 @@ Everything else was done to the log after it was written, and is never repaired 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
@@ -105,6 +105,19 @@ class Chain:
     def rewind(self, mark: Mark) -> None:
         """Go back to a position, because the lines sealed since then were not written."""
         self.seq, self.epoch, self.prev = mark
+
+
+def blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """A batch of more than ordinary size, cut between lines so that a fragment stays small."""
+    block: list[bytes] = []
+    size = 0
+    for line in lines:
+        if size + len(line) > MAX_BATCH:
+            yield b"".join(block)
+            block, size = [], 0
+        block.append(line)
+        size += len(line)
+    yield b"".join(block)
 
 
 class Damage(NamedTuple):

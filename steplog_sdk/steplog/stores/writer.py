@@ -12,11 +12,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from steplog._kernel.line import MAX_BATCH
+from steplog._kernel.line import MAX_BATCH, blocks
 from steplog._kernel.state import RunState
 from steplog.errors import ForkedWriter, LeaseLost, StoreError
 from steplog.stores import place
@@ -30,6 +31,9 @@ from steplog.stores.source import LogFile
 
 _logger = logging.getLogger("steplog.stores")
 
+
+# Seconds between two looks at a lock file that is in its place.
+_LOCK_SECONDS: Final = 0.02
 
 _SEAL: Final = slice(-35, -3)  # of the last line of a batch: what stands before '"}' and the newline
 
@@ -53,7 +57,7 @@ class OpenLog(NamedTuple):
     certain: int = 0
 
 
-class _Batch:
+class _Batch(NamedTuple):
     """Lines and their place.
 
     Attributes:
@@ -64,14 +68,15 @@ class _Batch:
         data: the bytes.
     """
 
-    __slots__ = ("data", "end", "next_seq", "offset", "seq")
+    offset: int
+    end: int
+    seq: int
+    next_seq: int
+    data: bytes
 
-    def __init__(self, offset: int, seq: int, lines: int, data: bytes) -> None:
-        self.offset = offset
-        self.end = offset + len(data)
-        self.seq = seq
-        self.next_seq = seq + lines
-        self.data = data
+
+# As `_Batch(...)` does it, without a second call.
+_batch: Final = tuple.__new__
 
 
 class FileWriter:
@@ -107,17 +112,18 @@ class FileWriter:
         self._covered = covered or Covered.nothing()
         self._identity = identify(log.fs.fstat(log.fd))
         self._pid = os.getpid()
-        self._last = _Batch(view.end, len(view.events), 0, b"")
+        self._last = _Batch(view.end, view.end, len(view.events), len(view.events), b"")
         self._pending: _Batch | None = None
         self._unsynced = bool(view.end)
         # How much is on the medium, and how much of that the lock file says.
-        self._synced = (0, (view.state and view.state.head) or "")
+        self._synced = (0, ((view.state and view.state.head) or "").encode())
         self._noted = view.end if log.certain == view.end else -NOTE_EVERY
         self._appended = 0
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
         self._closed = False
-        self._put, self._stat, self._fstat = shortest(log.fs)
+        self._lock_checked = 0.0
+        self._put, self._stat, self._sync = shortest(log.fs)
 
     def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
         """Append whole sealed lines, all or none. Without lines, only sync what was appended before.
@@ -133,21 +139,23 @@ class FileWriter:
             if self._pending is not None:
                 self._settle(self._pending, first_seq, data)
             last = self._last
+            end = last.end
             if data and not (first_seq == last.seq and data == last.data):
                 if first_seq != last.next_seq:
                     raise self._out_of_order(first_seq)
                 # Whoever takes the run over appends its claim, so the end alone tells. A log that was moved away whole
                 # does not change its end; it is noticed where somebody waits for the log.
                 size = self._check_identity() if sync else self._size()
-                if size != last.end:
-                    raise self._overtaken(size, last.end)
-                self._write(_Batch(last.end, first_seq, len(lines), data), lines)
+                if size != end:
+                    raise self._overtaken(size, end)
+                end += len(data)
+                self._write(_batch(_Batch, (last.end, end, first_seq, first_seq + len(lines), data)), lines)
             if sync:
                 if self.durable and self._unsynced:
                     self._sync_now()
                 # Nobody may have written between the check and our own write, which then stands behind theirs. The lock
                 # does not keep out who has declared this process dead while it was stopped there.
-                end, size = (self._pending or last).end, self._size()
+                size = self._size()
                 if size != end:
                     raise self._overtaken(size, end)
             # No call may stand between these lines and the return: a signal handler could run there.
@@ -248,32 +256,35 @@ class FileWriter:
         )
 
     def _size(self) -> int:
-        log = self._log
         try:
-            status = self._fstat(log.fd)
+            return self._log.fs.end(self._log.fd)
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
-        if not status.st_nlink:
-            raise self._lose("its log was deleted")
-        return status.st_size
 
     def _check_identity(self) -> int:
         """Check that the path still names our file and that our lock is in place; return the file's size."""
-        log = self._log
         try:
-            status = self._stat(log.path)
-            # Whoever takes a run whose lock file is gone appends a claim, and the log's end tells of it. So this only
-            # tells earlier, and is left out where it would cost as much as the append.
-            locked = not self.durable or log.lock.is_in_place()
+            status = self._stat(self._log.path)
         except (FileNotFoundError, NotADirectoryError):
             raise self._lose("its log was moved or deleted") from None
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
         if (status.st_dev, status.st_ino) != self._identity:
             raise self._lose("another file has taken the place of its log")
+        # Whoever takes a run whose lock file is gone appends a claim, and the log's end tells of it. So this only tells
+        # earlier, and is left out where it would cost as much as the append.
+        if self.durable and (now := time.monotonic()) > self._lock_checked + _LOCK_SECONDS:
+            self._check_lock()
+            self._lock_checked = now
+        return status.st_size
+
+    def _check_lock(self) -> None:
+        try:
+            locked = self._log.lock.is_in_place()
+        except OSError as error:
+            raise self._failure(error, "look at its lock", "Nothing was written.") from error
         if not locked:
             raise self._lose("its lock file was moved or deleted")
-        return status.st_size
 
     def _overtaken(self, size: int, end: int) -> LeaseLost:
         change = f"the log has {size} bytes where this writer left {end}"
@@ -292,26 +303,31 @@ class FileWriter:
         log = self._log
         self._pending = batch
         self._unsynced = True
-        self._appended += len(batch.data)
+        size = len(batch.data)
+        self._appended += size
         if self._appended > place.LOOK_EVERY:
             self._appended = 0
             place.check_space(log.fs, log.path)
-        for last_try in (False, True):
-            try:
-                wanted, written = 0, 0
-                for block in (batch.data,) if len(batch.data) <= MAX_BATCH else _blocks(lines):
-                    wanted, written = len(block), self._put(log.fd, block)
-                    if written < wanted:
-                        break
-                else:
-                    return
+        try:
+            written = self._put(log.fd, batch.data) if size <= MAX_BATCH else self._put_blocks(lines)
+            if written != size:
                 # The rest is not written behind a short write: a signal or a stranger may come between the two.
                 log.fs.truncate(log.fd, batch.offset)
-            except OSError as error:
-                raise self._undo(error, batch) from error
-            if last_try:
-                short = OSError(errno.ENOSPC, f"only {written} of {wanted} bytes were written")
-                raise self._undo(short, batch)
+                written = self._put_blocks(lines)
+        except OSError as error:
+            raise self._undo(error, batch) from error
+        if written != size:
+            raise self._undo(OSError(errno.ENOSPC, f"only {written} of {size} bytes were written"), batch)
+
+    def _put_blocks(self, lines: Sequence[bytes]) -> int:
+        """Write a batch, of whatever size; return how much of it was written before the first short write."""
+        total = 0
+        for block in blocks(lines):
+            written = self._put(self._log.fd, block)
+            total += written
+            if written < len(block):
+                break
+        return total
 
     def _undo(self, error: OSError, batch: _Batch) -> StoreError:
         """Restore the known end after a failed write; the error to raise."""
@@ -330,7 +346,7 @@ class FileWriter:
     def _sync_now(self) -> None:
         log = self._log
         try:
-            (log.fs.sync_whole if log.level == "durable-full" else log.fs.sync)(log.fd)
+            (log.fs.sync_whole if log.level == "durable-full" else self._sync)(log.fd)
         except OSError as error:
             # First of all: from the next call on a signal handler may raise, and the failure would be forgotten.
             self._cause = error
@@ -344,7 +360,7 @@ class FileWriter:
             raise self._failure(error, "make the log durable", meaning) from error
         self._unsynced = False
         batch = self._pending or self._last
-        self._synced = (batch.end, batch.data[_SEAL].decode() or self._synced[1])
+        self._synced = (batch.end, batch.data[_SEAL] or self._synced[1])
         if batch.end - self._noted >= NOTE_EVERY:
             self._note()
 
@@ -352,7 +368,8 @@ class FileWriter:
         """Tell whoever opens this log next how much of it need not be written again."""
         self._noted = self._synced[0]
         with suppress(OSError):  # what was noted before still holds, and means more to write again
-            self._log.lock.note(Synced(*self._identity, *self._synced))
+            end, seal = self._synced
+            self._log.lock.note(Synced(*self._identity, end, seal.decode()))
 
     def _weaken(self, level: str, why: str) -> None:
         self.weakness = Weakness(self._log.level, level, why)
@@ -377,16 +394,3 @@ class FileWriter:
 
     def _failure(self, error: OSError, action: str, meaning: str) -> StoreError:
         return failure(error, self._log.run_id, action, self._log.path, meaning)
-
-
-def _blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
-    """A batch of more than ordinary size, cut between lines so that a fragment stays small."""
-    block: list[bytes] = []
-    size = 0
-    for line in lines:
-        if size + len(line) > MAX_BATCH:
-            yield b"".join(block)
-            block, size = [], 0
-        block.append(line)
-        size += len(line)
-    yield b"".join(block)

@@ -206,6 +206,10 @@ class FaultyFS(FS):
         self._reach("fstat", self._paths[fd])
         return super().fstat(fd)
 
+    def end(self, fd: int) -> int:
+        self._reach("end", self._paths[fd])
+        return super().end(fd)
+
     def listdir(self, path: str) -> list[str]:
         self._reach("listdir", path)
         return super().listdir(path)

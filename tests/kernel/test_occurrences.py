@@ -190,6 +190,16 @@ def test_a_branch_that_had_not_drawn_yet_leaves_the_others_theirs():
     assert drawn("p1").give("", REQUEST, None, "p0", of_others="take") == 0
 
 
+def test_a_branch_that_draws_once_more_leaves_the_others_theirs():
+    found = drawn("p0", "p1")
+
+    assert found.give("", REQUEST, None, "p0", of_others="wait") == 0
+    assert found.give("", REQUEST, "behind", "", of_others="wait") is None
+    assert found.give("", REQUEST, "behind", "", of_others="leave") == 2
+    assert found.give("", REQUEST, None, "p1", of_others="wait") == 1
+    assert found.give("", REQUEST, "behind", "", of_others="wait") == 3
+
+
 def test_a_log_that_names_no_branches_gives_them_out_in_order():
     found = drawn(True, True)
 

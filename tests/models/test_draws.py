@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -191,3 +192,31 @@ def test_what_branches_draw_comes_back_or_the_run_stops(branches, program, crash
     assert set(done.values()) <= {1}, "an effect happened twice"
     assert reason in (None, "drift")
     assert result is None or Counter(flat(result)) == done, "an effect happened that the result knows nothing of"
+
+
+def test_a_branch_that_draws_once_more_leaves_another_one_what_it_drew():
+    """It comes to the end of what it has recorded before the other one has asked for anything."""
+
+    def agent(times: int, *, late: bool) -> list[Any]:
+        def other() -> Any:
+            time.sleep(0.3 * late)
+            return play(Draw(1), "other")
+
+        with steplog.run(RUN, store=store), ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(play, Draw(times), "one"), pool.submit(other)]
+            found = [future.result() for future in futures]
+            if times == 1:
+                raise KeyboardInterrupt
+        return found
+
+    store = MortalStore()
+    ledger.clear()
+    with pytest.raises(KeyboardInterrupt):
+        agent(1, late=False)
+    recorded = set(ledger)
+
+    found = agent(2, late=True)
+
+    assert sorted(flat(found)) == sorted(ledger)
+    assert len(ledger) == 3
+    assert recorded < set(ledger)

@@ -11,7 +11,7 @@ Equal requests of one scope differ in their occurrence alone. What tells which r
     the order        in which they were recorded.
 
 A branch whose own request is not in the log must not be given what another one did, whose next step follows from it. So
-where only others' are recorded at its place, its question is put off until they have taken what is theirs.
+where none is recorded at its place, or only others', its question is put off until they have taken what is theirs.
 
 An account that the log does not know may be a recorded one whose credentials have changed, or another one that had not
 asked yet when the recording ended. In a sequence the lineage answers that. In a branch the question is put off until
@@ -89,7 +89,8 @@ class Occurrences:
     1. one that was recorded for its own account,
     2. one that was recorded at its own place, behind the same step, in the same branch: it finds what it did itself,
     3. one that was recorded at the same place in another branch, when that one does not come for it,
-    4. else any other: an identical request is an identical request, wherever the program makes it now.
+    4. else any other, when nobody else comes for it: an identical request is an identical request, wherever the program
+       makes it now.
 
     Finished ones come first: whoever gets an open one runs its effect, and must not run it while what has happened
     already is still to be asked for. Only at its own place, where a task asks in its turn, a request that may be
@@ -125,8 +126,8 @@ class Occurrences:
             request: what is asked for.
             after: the step behind which it is made.
             branch: the branch whose first request it is, or "".
-            of_others: what to do where only other branches' occurrences are left at this place: `take` one, `leave`
-                them and begin a new one, or `wait`.
+            of_others: what to do where only other branches' occurrences are left: `take` one, `leave` them and begin
+                a new one, or `wait`.
 
         Returns:
             None to wait.
@@ -246,9 +247,11 @@ class _Left:
         return self._next(self._behind.get(after))
 
     def is_of_others(self, after: str | None, branch: str) -> bool:
-        """Whether all that is left behind the step `after` was recorded by others than this branch."""
+        """Whether all that is left was recorded by others than this branch, behind `after` or anywhere else."""
         branches = self._branches.get(after)
-        return branches is not None and bool(branches) and UNNAMED not in branches and branch not in branches
+        if not branches:
+            return bool(self.places)
+        return UNNAMED not in branches and branch not in branches
 
     def take(self, number: int) -> _Place:
         """Give one out."""

@@ -45,12 +45,14 @@ class SdkInterceptor:
     Attributes:
         name: the SDK's package.
         honours: settings that may name it.
+        credentials: variables in which the SDK looks for a key when it makes a client.
     """
 
     honours = ("ignore", "modes")
 
-    def __init__(self, sdk: Sdk) -> None:
+    def __init__(self, sdk: Sdk, *credentials: str) -> None:
         self.name = sdk.name
+        self.credentials = credentials or (f"{sdk.name.partition('.')[0].upper()}_API_KEY",)
         self._sdk = sdk
         self._patches = Patches()
         _wire.known[sdk.name] = sdk

@@ -45,10 +45,12 @@ class GoogleInterceptor:
     Attributes:
         name: `google-genai`.
         honours: settings that may name it.
+        credentials: the variable in which the SDK looks for a key when it makes a client.
     """
 
     name = "google-genai"
     honours = ("ignore", "modes")
+    credentials = ("GOOGLE_API_KEY",)
 
     def __init__(self) -> None:
         self._patches = Patches()

@@ -77,4 +77,4 @@ _JOBS: Final = Jobs(_is_job, _job, _number, _question, as_stream, _piece)
 
 SDK: Final = Sdk("openai", (1, 109, 1), _INFERENCE, changes_state, newest=3, jobs=_JOBS, lookup=_lookup)
 
-interceptor: Final = SdkInterceptor(SDK)
+interceptor: Final = SdkInterceptor(SDK, "OPENAI_API_KEY", "AZURE_OPENAI_API_KEY")

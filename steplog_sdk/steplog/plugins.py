@@ -109,7 +109,8 @@ class Interceptor(Protocol):
     An interceptor with an attribute `opt_in = True` is installed only where it is named, in `install(also=[...])`.
     One that looks itself up in `settings().ignore` or `settings().modes` says so by `honours = ("ignore", "modes")`:
     `install()` refuses to name any other there, since it would be passed over in silence. One that stands for several
-    SDKs has their names in `names`.
+    SDKs has their names in `names`. One whose SDK makes no client without a key names in `credentials` the variables in
+    which it looks for one: a replay sets those to something, since it needs none.
 
     Attributes:
         name: as it is named in `install(interceptors=[...])`.

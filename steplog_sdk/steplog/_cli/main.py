@@ -14,10 +14,11 @@ from steplog._cli.du import du
 from steplog._cli.export import export, import_
 from steplog._cli.key import key
 from steplog._cli.ls import ls
-from steplog._cli.options import wants_json
+from steplog._cli.options import OWN_PROCESS, wants_json
 from steplog._cli.output import emit_json, error_facts, printable
 from steplog._cli.prune import prune
 from steplog._cli.repair import repair
+from steplog._cli.replay import replay
 from steplog._cli.resolve import resolve
 from steplog._cli.resume import resume
 from steplog._cli.run import run
@@ -88,6 +89,7 @@ EPILOG = """\b
 Examples:
   steplog run agent.py order-1001     record an unedited script
   steplog resume last                 carry on where it stopped
+  steplog replay last                 run it again with nothing happening
   steplog ls                          list the runs
   steplog show last                   see what a run did
 
@@ -102,10 +104,28 @@ def cli() -> None:
     """Durable runs for LLM agents: every model and tool call is recorded once and returned for ever."""
 
 
-for _verb in (run, resume, ls, show, why, diff, resolve, verify, repair, du, prune, export, import_, doctor, key):
+_VERBS = (
+    run,
+    resume,
+    replay,
+    ls,
+    show,
+    why,
+    diff,
+    resolve,
+    verify,
+    repair,
+    du,
+    prune,
+    export,
+    import_,
+    doctor,
+    key,
+)
+for _verb in _VERBS:
     cli.add_command(_verb)
 
 
 def main() -> NoReturn:
     """Entry point of the command `steplog`."""
-    cli.main(prog_name="steplog")
+    cli.main(prog_name="steplog", obj=OWN_PROCESS)

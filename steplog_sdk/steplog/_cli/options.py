@@ -15,6 +15,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Words behind the script belong to the script, `--json` among them.
 _PASSES_WORDS_ON = frozenset({"run"})
 
+OWN_PROCESS = "own process"
+"""The object of the command line's context where the process does nothing else than this command."""
+
+
+def has_own_process() -> bool:
+    """Whether what is changed in this process matters to nobody behind the command."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.find_root().obj == OWN_PROCESS
+
 
 def common(function: F) -> F:
     """Add `--home` and `--json`."""

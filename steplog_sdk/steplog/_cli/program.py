@@ -23,9 +23,6 @@ from steplog.errors import InvalidArgument, SteplogError
 # Packages whose frames a traceback of the program leaves out: ours, and the one that starts a script.
 _OURS: Final = frozenset({"steplog", "steplog_interceptors", "runpy"})
 
-# The trigger of a run that `steplog run` opened around its program; any other program opens its run by itself.
-WRAPPED: Final = "steplog run"
-
 
 class Program(NamedTuple):
     """A script or module with its arguments.
@@ -57,13 +54,21 @@ def typed(name: str, argv: Sequence[str], *, is_module: bool) -> Program:
     return program
 
 
-def recorded(entry: dict[str, Any] | None, run_id: str, home: Path | None = None) -> Program:
+def arguments(entry: dict[str, Any] | None) -> tuple[str, ...]:
+    """The arguments with which the program of a run was started."""
+    from steplog._kernel.codec import decode
+
+    return tuple(decode(entry or {}).get("argv", ()))
+
+
+def recorded(entry: dict[str, Any] | None, run_id: str, home: Path | None = None, again: Sequence[str] = ()) -> Program:
     """The program that a run names as its entry.
 
     Args:
         entry: what the log says of it.
         run_id: the run.
         home: its home, where a command about it must name it.
+        again: the words of a command that takes another program in its place; by default, those that record it.
 
     Raises:
         SteplogError: the run names none, or it is not there any more.
@@ -80,9 +85,9 @@ def recorded(entry: dict[str, Any] | None, run_id: str, home: Path | None = None
         raise SteplogError(message, run_id=run_id)
     argv, cwd = tuple(entry.get("argv", ())), entry.get("cwd") or str(Path.cwd())
     program = Program(name, argv, cwd, is_module=bool(entry.get("module")), given=name)
-    again = command("run", "--id", run_id, home=home)
-    _check_present(program, run_id, again)
-    _check_whole(program, run_id, again)
+    line = command(*(again or ("run", "--id", run_id)), home=home)
+    _check_present(program, run_id, line)
+    _check_whole(program, run_id, line)
     return program
 
 
@@ -154,6 +159,15 @@ def as_python_would(program: Program) -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = before
+
+
+def execute_quietly(program: Program) -> None:
+    """Run the program as `__main__`; that it leaves by `sys.exit()` or `sys.exit(0)` is its ordinary end."""
+    try:
+        execute(program)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
 
 
 def execute(program: Program) -> None:

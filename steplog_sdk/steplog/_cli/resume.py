@@ -14,9 +14,10 @@ from steplog._cli.advice import suspended_lines
 from steplog._cli.lookup import Found, find_run, open_run
 from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
 from steplog._cli.output import emit_json, say, with_home
-from steplog._cli.program import WRAPPED, Program
+from steplog._cli.program import Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
 from steplog._kernel.fold import RunState
+from steplog._runtime.origin import WRAPPED
 from steplog.stores.explain import TYPED_HOME
 
 EXAMPLES = """\b

@@ -19,12 +19,18 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
+from steplog._runtime.children import Marked, why_unguarded
 from steplog._runtime.context import frame
 
 Refuse = Callable[[str], BaseException]
 """Makes the exception that a refused action raises, given what was refused in a few words."""
+
+# Modules that ask the system about itself by a child process (`uname`, `ldconfig`): SDKs name the machine in a header.
+_ASKS_THE_SYSTEM: Final = frozenset({"platform", "ctypes.util", "uuid", "distro", "distro.distro"})
+_STARTERS: Final = frozenset({"subprocess", "os", __name__})
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", ""})  # noqa: S104  # a list of names
 
@@ -46,6 +52,7 @@ class _Guard:
 _guards: Final[list[_Guard]] = []
 _lock: Final = threading.Lock()
 _hooked = False
+_marked: Marked | None = None
 
 
 class _Inside(threading.local):
@@ -74,20 +81,33 @@ def guarded(refuse: Refuse, allowed: Collection[str] = ()) -> Iterator[None]:
 
 def engage(refuse: Refuse, allowed: Collection[str] = ()) -> Callable[[], None]:
     """Switch the guard on; returns what switches it off again."""
-    global _hooked  # noqa: PLW0603  # an audit hook cannot be taken back, so there is one for the process
+    global _hooked, _marked  # noqa: PLW0603  # one hook and one environment for the process
     guard = _Guard(refuse, allowed)
     with _lock:
         _guards.append(guard)
+        _marked = _marked or Marked()
         if not _hooked:
+            # It cannot be taken back; with nobody on guard it does nothing.
             _hooked = True
             sys.addaudithook(_listen)
 
     def release() -> None:
+        global _marked  # noqa: PLW0603  # as above
         with _lock:
             if guard in _guards:
                 _guards.remove(guard)
+            if not _guards and _marked is not None:
+                _marked.take_back()
+                _marked = None
 
     return release
+
+
+def guard_child() -> None:
+    """Put this process under the guard of the one that has started it."""
+    from steplog._runtime import replay_child
+
+    replay_child.guard()
 
 
 def active() -> bool:
@@ -156,15 +176,41 @@ def _makes_a_pair() -> bool:
 
 
 def _process(guard: _Guard, args: tuple[Any, ...]) -> str:
-    program = args[0] if args[0] is not None else (args[1] if len(args) > 1 else "")
-    words = args[1] if len(args) > 1 else ()
-    name = _text(program) or _text(words[0] if words else "")
-    return "" if os.path.basename(name) in guard.allowed or name in guard.allowed else f"child process {name}"
+    """`subprocess.Popen`: executable, words, directory, environment."""
+    words = [args[1]] if isinstance(args[1], (str, bytes, os.PathLike)) else list(args[1])
+    return _child(guard, args[0], words, args[3])
+
+
+def _spawn(guard: _Guard, args: tuple[Any, ...]) -> str:
+    """`os.posix_spawn` and `os.exec`: path, words, environment."""
+    return _child(guard, args[0], list(args[1]), args[2])
+
+
+def _spawn_in_mode(guard: _Guard, args: tuple[Any, ...]) -> str:
+    return _spawn(guard, args[1:])
 
 
 def _shell(guard: _Guard, args: tuple[Any, ...]) -> str:
     command = _text(args[0])
-    return "" if command.partition(" ")[0] in guard.allowed else f"child process {command[:80]}"
+    return _child(guard, command.partition(" ")[0], command.split(), {})
+
+
+def _child(guard: _Guard, program: Any, words: list[Any], environment: Any) -> str:
+    name = _text(program) if program is not None else _text(words[0] if words else "")
+    if name in guard.allowed or os.path.basename(name) in guard.allowed:
+        return ""
+    why = why_unguarded(program, words, environment or None)
+    return f"child process {name} ({why})" if why and not _asks_the_system() else ""
+
+
+def _asks_the_system() -> bool:
+    found: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as above
+    while found is not None:
+        module = found.f_globals.get("__name__")
+        if module not in _STARTERS:
+            return module in _ASKS_THE_SYSTEM
+        found = found.f_back
+    return False
 
 
 def _text(value: Any) -> str:
@@ -184,9 +230,9 @@ _LOOKS: Final[dict[str, _Look]] = {
     "socket.gethostbyname": _look_up,
     "socket.gethostbyaddr": _look_up,
     "subprocess.Popen": _process,
-    "os.posix_spawn": _process,
-    "os.spawn": lambda guard, args: _process(guard, args[1:]),
-    "os.exec": _process,
+    "os.posix_spawn": _spawn,
+    "os.spawn": _spawn_in_mode,
+    "os.exec": _spawn,
     "os.system": _shell,
     "os.startfile": _shell,
 }

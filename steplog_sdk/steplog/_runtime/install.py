@@ -126,6 +126,33 @@ def uninstall() -> None:
         PROCESS.forget_warnings()
 
 
+def put_in(names: Collection[str], chosen: settings.Settings) -> None:
+    """Put further interceptors in, with other settings than those in force.
+
+    Raises:
+        InvalidArgument: one of them is not installed on this machine.
+    """
+    with _lock:
+        _, found = _find(names, chosen)
+        PROCESS.settings = chosen
+        for name, point in found.items():
+            if name not in _interceptors:
+                _put_in(name, point, named=True)
+
+
+def take_out(names: Iterable[str], chosen: settings.Settings) -> None:
+    """Take interceptors out again, and go on with these settings."""
+    with _lock:
+        for name in names:
+            _interceptors.pop(name).uninstall()
+        PROCESS.settings = chosen
+
+
+def interceptors() -> list[Any]:
+    """The interceptors that are in."""
+    return list(_interceptors.values())
+
+
 def installed() -> list[str]:
     """Names of the interceptors that are in."""
     return list(_interceptors)

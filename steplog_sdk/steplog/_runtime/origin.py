@@ -6,12 +6,15 @@ import hashlib
 import os
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.codec import encode
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+WRAPPED: Final = "steplog run"
+"""The trigger of a run that was opened around an unedited program; any other program opens its run by itself."""
 
 
 def created_data(

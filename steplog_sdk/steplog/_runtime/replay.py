@@ -7,7 +7,8 @@ not happen (`_kernel.replaying`). While it is under way the egress guard is on, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,7 +18,9 @@ from steplog._kernel.verdict import Divergence, Halted, Judgement, judge
 from steplog._runtime import egress, messages, settings
 from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
+from steplog._runtime.origin import WRAPPED
 from steplog._runtime.redaction import redactor
+from steplog._runtime.replay_setup import prepared
 from steplog._runtime.replay_store import ReplayStore
 from steplog._runtime.run import Run, stopped
 from steplog.errors import Interrupt, InvalidArgument, UnknownRun, Unrecorded
@@ -39,12 +42,25 @@ class Replay:
         refused: what was tried and refused outside the run, such as a connection of a background thread.
     """
 
-    def __init__(self, run_id: str | None, store: Store, allow: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        run_id: str | None,
+        store: Store,
+        allow: Collection[str] = (),
+        *,
+        pace: str = "virtual",
+        for_good: bool = False,
+    ) -> None:
         self.run_id = _newest(store) if run_id is None else run_id
         self.recorded: RunState = folded(store.read(self.run_id))
         self.refused: list[str] = []
         self._store = ReplayStore(store)
         self._allow = allow
+        self._pace = pace
+        # What a program leaves to be done at its exit is not recorded either.
+        self._for_good = for_good
+        # Of a run around an unedited script the program knows nothing; what it opens inside is inside it.
+        self._wrapped = (self.recorded.created.get("trigger") or {}).get("kind") == WRAPPED
         self._named = messages.Named(self.run_id, settings.home_option(store))
         self._lock = threading.Lock()
         self._runs: list[Run] = []
@@ -52,7 +68,7 @@ class Replay:
         self._block: Run | None = None
         self._outside: Unrecorded | None = None
         self._judgement: Judgement | None = None
-        self._release: Callable[[], None] = lambda: None
+        self._undo = ExitStack()
 
     # what came of it ---------------------------------------------------------------------------------------------
 
@@ -75,6 +91,11 @@ class Replay:
     def note(self) -> str:
         """Where the recording ends before the program does, in a sentence; else "". Known once the block was left."""
         return self._judged().note
+
+    @property
+    def judged(self) -> bool:
+        """Whether the block was left, so that it is known what came of the replay."""
+        return self._judgement is not None
 
     @property
     def replayed(self) -> int:
@@ -157,12 +178,14 @@ class Replay:
         if self._judgement is not None or self._runs:
             message = f"this replay was entered before; call steplog.replay({self.run_id!r}) again."
             raise InvalidArgument(message, run_id=self.run_id)
+        self._undo = prepared(self.recorded)
+        self._undo.callback(setattr, PROCESS, "replay", None)
         PROCESS.replay = self
-        self._release = egress.engage(self.refuse, self._allow)
+        self._undo.callback(egress.engage(self.refuse, self._allow))
 
     def _end(self) -> None:
-        self._release()
-        PROCESS.replay = None
+        if not self._for_good:
+            self._undo.close()
 
     def _judge(self) -> None:
         self._end()
@@ -197,7 +220,8 @@ class Replay:
             Unrecorded: the program opens a run that is not recorded.
         """
         place = frame()
-        inside = place is not None and (self._block is None or place.recorder is not self._block.recorder)
+        in_block = self._block is not None and place is not None and place.recorder is self._block.recorder
+        inside = place is not None and (self._wrapped or not in_block)
         if run_id is None and inside and place is not None:
             run_id = place.recorder.dispatch.name_of_inner_run(place.scope)
         if run_id is None or run_id == self.run_id or run_id not in self._store.runs():
@@ -226,7 +250,7 @@ class Replay:
         block.abandon()
 
     def _opened(self, run_id: str) -> Run:
-        run = Run(run_id, self._store, _options())
+        run = Run(run_id, self._store, options())
         self._runs.append(run)
         return run
 
@@ -255,7 +279,8 @@ def _newest(store: Store) -> str:
     return runs[0]
 
 
-def _options() -> dict[str, Any]:
+def options() -> dict[str, Any]:
+    """What a run is opened with in a replay."""
     installed = PROCESS.settings or settings.resolve()
     return {
         "replay": True,

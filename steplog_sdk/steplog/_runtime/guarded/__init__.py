@@ -1,0 +1,1 @@
+"""Holds the `sitecustomize` of child processes of a replay; not to be imported."""

@@ -1,0 +1,51 @@
+"""What a process is that a replay has started: its runs are replayed as well, and nothing else happens in it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from steplog._runtime import children, egress, messages
+from steplog._runtime.context import frame
+from steplog._runtime.door import PROCESS
+from steplog.errors import Interrupt
+
+
+class ChildReplay:
+    """Stands for the replay in a child of the process that has begun it."""
+
+    run_id = "of the process that has started this one"
+
+    def run(self, run_id: str | None) -> Any:
+        """The recorded run that the program opens.
+
+        Raises:
+            Unrecorded: it is not recorded.
+        """
+        from steplog._runtime import settings
+        from steplog._runtime.replay import options
+        from steplog._runtime.replay_store import ReplayStore
+        from steplog._runtime.run import Run
+
+        store = settings.open_store(PROCESS.settings or settings.resolve())
+        if run_id is None or run_id not in store.runs():
+            raise self.refuse(f"run {run_id or 'without an id'}")
+        return Run(run_id, ReplayStore(store), options())
+
+    def refuse(self, what: str) -> Interrupt:
+        """The interrupt for something that is not recorded and was not done. Inside a run, that run halts."""
+        place = frame()
+        refusal = messages.refused(
+            messages.Named(self.run_id if place is None else place.recorder.journal.run_id), what
+        )
+        if place is None:
+            return refusal
+        halted: Interrupt = place.recorder.halt(refusal)
+        return halted
+
+
+def guard() -> None:
+    """Put this process under the guard, for as long as it lives."""
+    os.environ[children.MARK] = "1"
+    PROCESS.replay = ChildReplay()
+    egress.engage(PROCESS.replay.refuse)

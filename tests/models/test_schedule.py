@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -269,6 +270,28 @@ def a_full_disk_fails_its_batch_and_no_later_event_goes_without_an_earlier_one(s
 def an_interruption_anywhere_loses_nothing_acknowledged_and_stops_nobody(seeds: range) -> None:
     hurt = sum(play(seed, interruptions=2).schedule.hurt for seed in seeds)
     assert hurt > len(seeds) // 10
+
+
+def test_who_need_not_wait_for_the_disk_does_not_sync_for_those_who_do():
+    disk: Any = Disk(Schedule(0, []), "", 0)
+    disk._schedule = SimpleNamespace(pause=lambda: None)
+    commit = Commit(RUN, disk, Chain(RUN), RunState(), NoBodies())
+
+    def submitted(name: str, *, sync: bool) -> Entry:
+        entry = Entry("run.signal", name, b"{}", [], sync=sync)
+        commit.submit(entry)
+        return entry
+
+    alone = submitted("alone", sync=False)
+    commit.wait(alone)
+    assert alone.done, "nobody else would write it"
+    outcome, intent = submitted("outcome", sync=True), submitted("intent", sync=False)
+    commit.wait(intent)
+    assert (intent.done, len(disk.lines)) == (False, 1)
+    commit.wait(outcome)
+    assert intent.done
+    assert names_in(disk.lines) == ["alone", "outcome", "intent"]
+    assert disk.synced == 3
 
 
 def names_in(lines: list[bytes]) -> list[str]:

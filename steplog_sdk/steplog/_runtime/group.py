@@ -126,7 +126,7 @@ class Group:
             LogFailed: the log is closed after an earlier failure.
         """
         if not entry.sync:
-            if not entry.done and not self._lead_if_free():
+            if not entry.done and (self._is_awaited() or not self._lead_if_free()):
                 entry.passed = True
         else:
             while not entry.done:
@@ -134,6 +134,11 @@ class Group:
                     self._sleep(entry)
         if entry.error is not None:
             raise entry.error
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody is about to lead who waits for what is in line."""
+        pending = self._pending
+        return len(pending) > 1 and any(entry.sync for entry in pending[:])
 
     def _sleep(self, entry: Entry) -> None:
         if entry.waiter is None:

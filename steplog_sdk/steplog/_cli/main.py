@@ -12,6 +12,7 @@ from steplog._cli.diff import diff
 from steplog._cli.doctor import doctor
 from steplog._cli.du import du
 from steplog._cli.export import export, import_
+from steplog._cli.import_vcr import import_vcr
 from steplog._cli.key import key
 from steplog._cli.ls import ls
 from steplog._cli.options import OWN_PROCESS, wants_json
@@ -119,6 +120,7 @@ _VERBS = (
     prune,
     export,
     import_,
+    import_vcr,
     doctor,
     key,
 )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
+import re
 import uuid
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steplog._kernel.redact import PATTERNS, Pattern, Redactor
+from steplog._kernel.rules import HINTS, glance, held_by
 from steplog._kernel.urls import scrub_urls
 
 CASSETTES = pathlib.Path(__file__).parents[3] / "shared" / "cassettes"
@@ -349,3 +351,26 @@ def test_a_quoted_url_loses_its_credentials(text):
 @pytest.mark.parametrize("text", NO_URL_SECRETS)
 def test_other_text_is_left_as_it_is(text):
     assert scrub_urls(text) == text
+
+
+@pytest.mark.parametrize("lead", HINTS)
+def test_a_glance_leaves_something_of_whatever_a_hint_finds(lead):
+    found = 0
+
+    @settings(max_examples=60)
+    @given(st.from_regex(re.compile(HINTS[lead]), alphabet=None), st.binary(max_size=20), st.binary(max_size=20))
+    def check(text, before, behind):
+        nonlocal found
+        data = before + text + behind
+        if re.search(HINTS[lead], data):
+            found += 1
+            assert any(part in glance(data) for part in held_by(lead))
+
+    check()
+    for kind, secret in SECRETS.values():
+        for place in (secret, f'{{"a":"{secret}"}}'):
+            data = place.encode()
+            if re.search(HINTS[lead], data):
+                found += 1
+                assert any(part in glance(data) for part in held_by(lead)), (kind, data)
+    assert found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from steplog._kernel.expressions import check
-from steplog._kernel.rules import PATTERNS, Pattern, compiled, hint_search
+from steplog._kernel.rules import PATTERNS, Pattern, compiled, glance, held_by, hint_search
 from steplog._kernel.spellings import searches_for, spellings
 
 __all__ = ["MIN_SECRET", "PATTERNS", "Pattern", "Redactor", "Span"]
@@ -22,13 +22,14 @@ MIN_SECRET: Final = 8
 
 # Where the word does not stand, long runs of letters are ids, hashes and tokens, and are not decoded.
 _WRAPPED: Final = b"base64"
+_WRAPPED_LEFT: Final = glance(_WRAPPED)
 _BASE64: Final = rb"[A-Za-z0-9+/_-]{20,}+={0,2}"
 
 KNOWN: Final = "secret"
 """The kind of a value that is known to be secret."""
 
 _Find = Callable[[bytes], Iterator["Span"]]
-_Group = tuple[bytes, Callable[[bytes], object], list[tuple[int, _Find]]]
+_Group = tuple[Callable[[bytes], object], list[tuple[int, _Find]]]
 
 
 class Span(NamedTuple):
@@ -60,7 +61,7 @@ class Redactor:
         readings: what else bytes may say that were wrapped in base64, such as their decompressed form.
     """
 
-    __slots__ = ("_groups", "_readings")
+    __slots__ = ("_asks", "_groups", "_known", "_own", "_readings")
 
     def __init__(
         self,
@@ -70,15 +71,23 @@ class Redactor:
     ) -> None:
         self._readings = readings
         known = {spelling for secret in secrets if len(secret) >= MIN_SECRET for spelling in spellings(secret)}
-        groups = [(lead, search, [(-1, _known_finder(found))]) for lead, search, found in searches_for(known)]
+        searches = searches_for(known)
+        self._groups: list[_Group] = [(search, [(-1, _known_finder(found))]) for _, search, found in searches]
+        # By what a text must hold for a group to find something in it, the number of the group.
+        self._known = [(lead[0], number) for number, (lead, _, _) in enumerate(searches)]
+        self._own: list[int] = []
         led: dict[bytes, list[tuple[int, _Find]]] = {}
         for rank, pattern in enumerate(patterns):
             finder = (rank, _finder(pattern))
             if pattern.lead:
                 led.setdefault(pattern.lead, []).append(finder)
             else:
-                groups.append((b"", compiled(pattern.find).search, [finder]))
-        self._groups = (*groups, *((lead, hint_search(lead), finders) for lead, finders in led.items()))
+                self._own.append(len(self._groups))
+                self._groups.append((compiled(pattern.find).search, [finder]))
+        self._asks: list[tuple[str, int]] = []
+        for lead, finders in led.items():
+            self._asks += [(text, len(self._groups)) for text in held_by(lead)]
+            self._groups.append((hint_search(lead), finders))
 
     def redact(self, data: bytes, kept: Collection[bytes] = ()) -> tuple[bytes, int]:
         """Return the data with every secret replaced by `[redacted:<kind>]`, and how many were replaced.
@@ -89,30 +98,37 @@ class Redactor:
             data: what is looked through.
             kept: parts of it that are no secret, whatever they look like.
         """
-        first = 0
-        for lead, search, _ in self._groups:
-            if lead in data and search(data):
+        asked, wrapped = self._asked(data)
+        groups = self._groups
+        for number in asked:
+            if groups[number][0](data):
                 break
-            first += 1
         else:
-            if _WRAPPED not in data:
+            if not wrapped:
                 return data, 0  # most text
-        spans = _without(self._spans(data, self._groups[first:]), data, kept)
+        spans = _without(self.spans(data), data, kept)
         return replaced(data, spans) if spans else (data, 0)
 
     def spans(self, data: bytes) -> list[Span]:
         """Where secrets stand, in order; what overlaps is one secret, of the kind whose rule comes first."""
-        return self._spans(data, self._groups)
-
-    def _spans(self, data: bytes, groups: Iterable[_Group]) -> list[Span]:
         found: list[tuple[Span, int]] = []
-        for lead, search, finders in groups:
-            # Looking for the byte first costs a fraction of asking the expression engine to do so.
-            if lead in data and search(data):
+        asked, wrapped = self._asked(data)
+        for search, finders in (self._groups[number] for number in dict.fromkeys(asked)):
+            if search(data):
                 found += [(span, rank) for rank, find in finders for span in find(data)]
-        if _WRAPPED in data:
+        if wrapped:
             found += [(span, len(found)) for span in self._wrapped(data)]
         return _merged(found) if found else []
+
+    def _asked(self, data: bytes) -> tuple[list[int], bool]:
+        """The groups that may find something, some of them twice, and whether something may be wrapped in base64."""
+        left = glance(data)
+        asked = [number for text, number in self._asks if text in left] if left else []
+        if self._known:
+            asked += [number for lead, number in self._known if lead in data]
+        if self._own:
+            asked += self._own
+        return asked, _WRAPPED_LEFT in left and _WRAPPED in data
 
     def _wrapped(self, data: bytes) -> Iterator[Span]:
         """Base64 texts in which a secret is; they go whole."""

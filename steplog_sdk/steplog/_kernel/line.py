@@ -31,6 +31,8 @@ MAX_BATCH: Final = 16 << 20
 """Bytes in one write; a longer fragment behind the last whole line is not the trace of one crash."""
 
 _SEAL: Final = 40  # len(',"h":"' + 32 hex digits + '"}')
+# Looked for by its number: bytes in bytes are found only after a failed attempt to read them as one.
+_NEWLINE: Final = 10
 _LINK: Final = 82  # the same with ',"prev":"' + 32 hex digits + '"' before it
 _KEYS: Final = tuple(Event._fields)
 _SEALED: Final = re.compile(rb',"h":"([0-9a-f]{32})"\}')
@@ -82,11 +84,11 @@ class Chain:
         Raises:
             EncodeError: the line would exceed `MAX_LINE` or break in two. The chain has not advanced.
         """
-        if not data.startswith(b"{") or b"\n" in data:
+        if data[:1] != b"{" or _NEWLINE in data:
             message = f"the data of a {type} event must be one JSON object encoded without newlines"
             raise EncodeError(message, path="data", type_name=type, step=step)
         head = orjson.dumps({"seq": self.seq, "type": type, "step": step, "epoch": self.epoch, "ts": ts})
-        body = b'%b,"data":%b,"prev":"%b"' % (head[:-1], data, self.prev.encode())
+        body = b"".join((head[:-1], b',"data":', data, b',"prev":"', self.prev.encode(), b'"'))
         if len(body) + _SEAL >= MAX_LINE:
             message = (
                 f"a {type} event of {len(data):,} bytes does not fit in one line of the log ({MAX_LINE:,} bytes). "
@@ -96,7 +98,7 @@ class Chain:
         seal = sha256(body).hexdigest()[:32]
         self.seq += 1
         self.prev = seal
-        return b'%b,"h":"%b"}\n' % (body, seal.encode())
+        return b"".join((body, b',"h":"', seal.encode(), b'"}\n'))
 
     def mark(self) -> Mark:
         """Return the present position."""

@@ -85,7 +85,7 @@ def test_a_sync_that_fails_fails_everybody_who_shares_it(store, fs, monkeypatch)
     """One thread's sync is held until the outcomes of all others are in line, and then the next sync fails."""
     effects: list[int] = []
     results: list[Any] = []
-    syncing, everybody_waits = threading.Event(), threading.Event()
+    holding, syncing, everybody_waits = threading.Event(), threading.Event(), threading.Event()
     real = FaultyFS.sync
 
     @steplog.step(mode="safe")
@@ -94,8 +94,9 @@ def test_a_sync_that_fails_fails_everybody_who_shares_it(store, fs, monkeypatch)
         return number
 
     def held(self: FaultyFS, fd: int) -> None:
-        syncing.set()
-        everybody_waits.wait(60)
+        if holding.is_set():
+            syncing.set()
+            everybody_waits.wait(60)
         real(self, fd)
 
     def work(number: int) -> None:
@@ -104,9 +105,10 @@ def test_a_sync_that_fails_fails_everybody_who_shares_it(store, fs, monkeypatch)
         except BaseException as stopped:
             results.append(type(stopped).__name__)
 
+    monkeypatch.setattr(FaultyFS, "sync", held)
     with pytest.raises(steplog.RunStopped) as stopped, steplog.run("r", store=store) as run:
         commit = run._open_recorder().journal._commit
-        monkeypatch.setattr(FaultyFS, "sync", held)
+        holding.set()
         threads = [threading.Thread(target=work, args=(number,)) for number in range(9)]
         threads[0].start()
         # A leader alone may still be writing the intent, which shares the sync with whatever comes meanwhile.

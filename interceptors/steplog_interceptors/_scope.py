@@ -220,6 +220,7 @@ def _sleep_async(original: Callable[..., Any], patch: Patch) -> Callable[..., An
 
 
 def is_replay() -> bool:
-    """Whether the call that is open, or else the one that ended last, comes from the log."""
+    """Whether the call that is open, or else the one that ended last, comes from the log, so that no pause is made."""
     call = current()
-    return _replayed.get() if call is None else call.replaying
+    # Between two calls a poller sleeps; the pauses inside a call are part of the time that it took.
+    return _replayed.get() and not plugins.paced() if call is None else call.replaying

@@ -24,6 +24,7 @@ What there is, from the least work to the most:
     Body                      raw bytes in what is recorded
     register_codec            how values of a class are written and read
     settings, Settings        what `install()` has decided
+    paced                     whether a replay makes pauses as they were
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
     collecting                whether nothing may be written, because the garbage collector is at work
     aside                     whether code runs beside the program's course, as a log formatter or a signal handler
@@ -45,7 +46,7 @@ from steplog._kernel.urls import scrub_urls
 from steplog._runtime.aside import aside
 from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting
-from steplog._runtime.door import PROCESS, active
+from steplog._runtime.door import PROCESS, active, paced
 from steplog._runtime.items import interrupted
 from steplog._runtime.looking import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
@@ -86,6 +87,7 @@ __all__ = [
     "guard",
     "interrupted",
     "log",
+    "paced",
     "record",
     "record_async",
     "record_items",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Owner = tuple[int, int]
 
+BUSY: Final[set[int]] = set()
+"""Threads that do a part of a run that was handed over to them."""
+
 _modules: Final = sys.modules
 _thread: Final = threading.get_ident
 

@@ -35,6 +35,12 @@ _MANY: Final = 32
 _effect: Final = tuple.__new__
 
 
+def took(step: StepState) -> float:
+    """How many seconds a recorded attempt took; 0 where that is not recorded."""
+    seconds: float = (step.finished or {}).get("ms", {}).get("total", 0.0) / 1000
+    return seconds
+
+
 class Dispatch:
     """The submissions of one process; gives them their ids and asks the kernel what to do with them.
 
@@ -44,11 +50,13 @@ class Dispatch:
         patient: whether a branch may be made to wait until others have asked for what is theirs.
         innocent: what intents say beside ids and arguments, where that was found to hold no secret.
         live: whether what is not recorded may happen; not so in a replay.
+        paced: whether recorded steps take the time that they took.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
     def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
         self.live = True
+        self.paced = False
         self.branched = any(step.branch for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
@@ -227,9 +235,10 @@ class Dispatch:
             return Halt("account")
         return decision
 
-    def replay_only(self) -> None:
-        """From now on nothing happens that is not recorded."""
+    def replay_only(self, *, paced: bool) -> None:
+        """From now on nothing happens that is not recorded; `paced`: and steps take the time that they took."""
         self.live = False
+        self.paced = paced
         # As in a run that has ended: recorded steps are given out as they are asked for, and nobody waits for others.
         self.patient = False
 

@@ -87,6 +87,11 @@ def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
     return found
 
 
+def paced() -> bool:
+    """Whether a replay is under way in which pauses are made as they were."""
+    return PROCESS.replay is not None and PROCESS.replay.paced
+
+
 def active() -> bool:
     """Whether an effect submitted here would be recorded."""
     return not PASSING.get() and frame() is not None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from steplog._runtime import realtime
 from steplog._runtime.context import current_task
 from steplog._runtime.group import Entry
 from steplog._runtime.turns import Turn
@@ -91,12 +92,11 @@ async def _pause(wait: Turn | Pause | Work) -> None:
         await wait.wait_async()
     elif isinstance(wait, Work) and current_task() is None:
         wait.do()  # another async library's loop
+    elif not isinstance(wait, Work):
+        await realtime.sleep(wait.seconds)
     else:
         import asyncio
 
-        if not isinstance(wait, Work):
-            await asyncio.sleep(wait.seconds)
-            return
         try:
             await asyncio.to_thread(wait.do)
         except RuntimeError:  # the loop is about to end and starts no thread any more

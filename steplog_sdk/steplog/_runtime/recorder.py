@@ -30,13 +30,13 @@ from steplog._runtime.accounts import await_accounts
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
 from steplog._runtime.context import Frame, advance, branch_of, current_task
-from steplog._runtime.dispatch import Dispatch
+from steplog._runtime.dispatch import Dispatch, took
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.explain import explain
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import Sink
 from steplog._runtime.ticket import Call, Conclusion, Earlier, Recorded, Ticket
-from steplog._runtime.turns import Turns
+from steplog._runtime.turns import Turn, Turns
 from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class Recorder:
             self._refuse_namesake(call, decision.step)
             self.dispatch.settle_inside(decision.step)
             turn = self._turns.take(decision.step)
-            if turn is not None:
-                yield from turn.await_and_pass(may_wait=may_wait)
+            if turn is not None or self.dispatch.paced:
+                yield from self._in_time(turn, decision.step, may_wait=may_wait)
             self.replayed += 1
             log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
             ticket.attempt = decision.step.attempt
@@ -153,6 +153,12 @@ class Recorder:
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
+
+    def _in_time(self, turn: Turn | None, step: StepState, *, may_wait: bool) -> Steps[None]:
+        if turn is not None:
+            yield from turn.await_and_pass(may_wait=may_wait)
+        if self.dispatch.paced:
+            yield Pause(took(step))
 
     def branch_ended(self) -> None:
         """What this thread did for the run is done, and whoever waits for it knows."""
@@ -190,8 +196,7 @@ class Recorder:
         return waiting_for
 
     def _wait_to_be_cancelled(self, step: StepState) -> Steps[Interrupt]:
-        waited = (step.finished or {}).get("ms", {}).get("total", 0.0) / 1000
-        deadline = time.monotonic() + _FORSAKEN_SECONDS + 2 * waited
+        deadline = time.monotonic() + _FORSAKEN_SECONDS + 2 * took(step)
         while current_task() is not None and time.monotonic() < deadline:
             yield Pause(_PAUSE_SECONDS)
             self.refuse_if_halted()

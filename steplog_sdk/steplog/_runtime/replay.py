@@ -20,6 +20,7 @@ from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
 from steplog._runtime.origin import WRAPPED
 from steplog._runtime.redaction import redactor
+from steplog._runtime.replay_clock import Clock
 from steplog._runtime.replay_setup import prepared
 from steplog._runtime.replay_store import ReplayStore
 from steplog._runtime.run import Run, stopped
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 # Nothing is slow in a replay, so a branch that has not asked for its recorded step by now will not.
 _GRACE_SECONDS: Final = 0.25
 
+VIRTUAL: Final = "virtual"
+PACES: Final = (VIRTUAL, "recorded")
+
 
 class Replay:
     """A replay of one run, as `with steplog.replay(...) as replayed` gives it. One at a time in a process.
@@ -39,6 +43,7 @@ class Replay:
     Attributes:
         run_id: the run that is replayed.
         recorded: its folded log.
+        paced: whether steps take the time that they took.
         refused: what was tried and refused outside the run, such as a connection of a background thread.
     """
 
@@ -48,7 +53,7 @@ class Replay:
         store: Store,
         allow: Collection[str] = (),
         *,
-        pace: str = "virtual",
+        pace: str = VIRTUAL,
         for_good: bool = False,
     ) -> None:
         self.run_id = _newest(store) if run_id is None else run_id
@@ -56,7 +61,8 @@ class Replay:
         self.refused: list[str] = []
         self._store = ReplayStore(store)
         self._allow = allow
-        self._pace = pace
+        self.paced = pace != VIRTUAL
+        self._clock = None if self.paced else Clock()
         # What a program leaves to be done at its exit is not recorded either.
         self._for_good = for_good
         # Of a run around an unedited script the program knows nothing; what it opens inside is inside it.
@@ -182,6 +188,9 @@ class Replay:
         self._undo.callback(setattr, PROCESS, "replay", None)
         PROCESS.replay = self
         self._undo.callback(egress.engage(self.refuse, self._allow))
+        if self._clock is not None:
+            self._clock.start()
+            self._undo.callback(self._clock.stop)
 
     def _end(self) -> None:
         if not self._for_good:
@@ -254,6 +263,11 @@ class Replay:
         self._runs.append(run)
         return run
 
+    def entered(self, loop: Any) -> None:
+        """A run was entered in this thread, in this event loop where there is one."""
+        if self._clock is not None:
+            self._clock.adopt(loop)
+
     def refuse(self, what: str) -> Interrupt:
         """The interrupt for something that is not recorded and was not done. Inside a run, that run halts."""
         place = frame()
@@ -292,7 +306,9 @@ def options() -> dict[str, Any]:
     }
 
 
-def replay(run_id: str | None = None, *, store: Store | None = None, allow: Collection[str] = ()) -> Replay:
+def replay(
+    run_id: str | None = None, *, store: Store | None = None, allow: Collection[str] = (), pace: str = VIRTUAL
+) -> Replay:
     """Replay a recorded run: the program inside gets what was recorded, and nothing happens again.
 
         with steplog.replay("refund-1001") as replayed:
@@ -308,11 +324,15 @@ def replay(run_id: str | None = None, *, store: Store | None = None, allow: Coll
         store: where it is recorded; as installed by default.
         allow: hosts (`127.0.0.1`), hosts with a port (`127.0.0.1:5432`) and names of programs (`git`) that the program
             may reach although that is not recorded.
+        pace: `virtual`, where nobody waits for a pause or a timeout and they still come in their order, or `recorded`,
+            where steps take the time that they took and pauses are made.
 
     Raises:
         UnknownRun, Corrupt, UnsupportedFormat, StoreError: the log cannot be read.
-        InvalidArgument: another replay is under way in this process (on entering).
+        InvalidArgument: there is no such pace; another replay is under way in this process (on entering).
         RunStopped: the program asked for something else than what is recorded, or the recording ended (on leaving).
     """
+    if pace not in PACES:
+        raise InvalidArgument(f'unknown pace {pace!r}. Write pace="virtual" or pace="recorded".')
     chosen = store or settings.open_store(PROCESS.settings or settings.resolve())
-    return Replay(run_id, chosen, allow)
+    return Replay(run_id, chosen, allow, pace=pace)

@@ -15,6 +15,7 @@ class ChildReplay:
     """Stands for the replay in a child of the process that has begun it."""
 
     run_id = "of the process that has started this one"
+    paced = False
 
     def run(self, run_id: str | None) -> Any:
         """The recorded run that the program opens.
@@ -31,6 +32,9 @@ class ChildReplay:
         if run_id is None or run_id not in store.runs():
             raise self.refuse(f"run {run_id or 'without an id'}")
         return Run(run_id, ReplayStore(store), options())
+
+    def entered(self, loop: Any) -> None:
+        """A run was entered in this thread, in this event loop where there is one. Time is real here."""
 
     def refuse(self, what: str) -> Interrupt:
         """The interrupt for something that is not recorded and was not done. Inside a run, that run halts."""

@@ -12,7 +12,7 @@ from steplog._kernel.fold import RunState, StepState
 from steplog._runtime import messages, origin, settings, ulid
 from steplog._runtime.blame import blamed, told
 from steplog._runtime.causes import causes
-from steplog._runtime.context import FRAME, Frame, current_task, frame, owner
+from steplog._runtime.context import FRAME, Frame, current_task, frame, owner, running_loop
 from steplog._runtime.door import PROCESS
 from steplog._runtime.drive import Steps, Work
 from steplog._runtime.drive import run as drive
@@ -193,7 +193,8 @@ class Run:
             on_halt=self._owner.halted,
         )
         if self._options.get("replay"):
-            recorder.dispatch.replay_only()
+            recorder.dispatch.replay_only(paced=PROCESS.replay.paced)
+            PROCESS.replay.entered(running_loop())
         recorder.handle = self
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from steplog._runtime.context import FRAME, WORKER, Frame, Owner
+from steplog._runtime.context import BUSY, FRAME, WORKER, Frame, Owner
 
 # A worker is a branch of its own even where the pool runs it in the submitting thread's identity later on.
 _BRANCH: Owner = (0, 0)
@@ -143,9 +143,15 @@ class _Carried:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         token = FRAME.set(self._frame)
         outer, WORKER.frame = WORKER.frame, self._frame
+        thread = threading.get_ident()
+        ours = self._frame is not None and thread not in BUSY
+        if ours:
+            BUSY.add(thread)
         try:
             return self._fn(*args, **kwargs)
         finally:
+            if ours:
+                BUSY.discard(thread)
             WORKER.frame = outer
             FRAME.reset(token)
             if self._ends and self._frame is not None:

@@ -21,6 +21,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from steplog._kernel.fold import FINISHED, RunState, StepState
+from steplog._runtime import realtime
 from steplog._runtime.committer import release
 from steplog._runtime.context import current_task
 
@@ -94,14 +95,13 @@ class Turn:
             self._future = loop.create_future()
             if not self._turns.must_wait(self):
                 break
-            done, _ = await asyncio.wait([self._future], timeout=self._turns.patience())
-            if not done:
+            if not await realtime.wait(self._future, self._turns.patience()):
                 self._turns.give_up(self)
         for _ in range(_SLICES):
             # Another thread's; tasks of one loop use what they got in the order in which they are woken.
             if self._turns.event_of(self) is None:
                 break
-            await asyncio.sleep(_USE_SECONDS / _SLICES)
+            await realtime.sleep(_USE_SECONDS / _SLICES)
 
     def wake(self) -> None:
         """Look again whether it is this step's turn. Safe to call from any thread."""

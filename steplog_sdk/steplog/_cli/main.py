@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from steplog._cli.crash_test import crash_test
 from steplog._cli.diff import diff
 from steplog._cli.doctor import doctor
 from steplog._cli.du import du
@@ -121,6 +122,7 @@ _VERBS = (
     export,
     import_,
     import_vcr,
+    crash_test,
     doctor,
     key,
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from steplog.stores.memory import MemoryStore as MemoryStore
     from steplog.testing.contract import StoreContract as StoreContract
+    from steplog.testing.crash import CrashReport as CrashReport
+    from steplog.testing.crash import crash_matrix as crash_matrix
     from steplog.testing.faults import FaultyFS as FaultyFS
     from steplog.testing.faults import PowerFailure as PowerFailure
     from steplog.testing.interceptor import InterceptorContract as InterceptorContract
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(("Exchange", "Fault", "Hit", "LocalProvider", "Reply"), "steplog.testing.provider"),
+    **dict.fromkeys(("CrashReport", "crash_matrix"), "steplog.testing.crash"),
     **dict.fromkeys(("FaultyFS", "PowerFailure"), "steplog.testing.faults"),
     "InterceptorContract": "steplog.testing.interceptor",
     "MemoryStore": "steplog.stores.memory",

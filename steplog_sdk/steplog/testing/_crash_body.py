@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 # Below this a body is a computation, and a clock cannot hit it.
-_LONG_SECONDS: Final = 0.02
+_LONG_SECONDS: Final = 0.05
 
 
 class Body:

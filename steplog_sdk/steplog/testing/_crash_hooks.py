@@ -112,12 +112,14 @@ class Kit:
         with self._lock:
             key = step if step == point["step"] else ""
             self._met[key] += 1
-            return self._met[key] == (point["nth"] if key else point["ordinal"])
+            return bool(self._met[key] == (point["nth"] if key else point["ordinal"]))
 
     def is_inside(self, step: str, target: str) -> dict[str, Any] | None:
         """How far into this effect the process is to die, or None."""
         point = self.point
-        return point["inside"] if point is not None and point["phase"] == "inside" and self._is_it(step, target) else None
+        return (
+            point["inside"] if point is not None and point["phase"] == "inside" and self._is_it(step, target) else None
+        )
 
     def die(self, step: str) -> None:
         """SIGKILL, for this process and all that it has started: no handler runs, no buffer is flushed."""
@@ -139,11 +141,11 @@ class Kit:
             for event in events:
                 kit._pass(event, _AFTER)
 
-        def at_home(store: FileStore, home: Any, **options: Any) -> None:
+        def at_home(store: FileStore, home: Any, **options: Any) -> None:  # noqa: ARG001  # wherever the program says
             make(store, kit.plan["home"], **options)
 
-        FileWriter.append = watched  # type: ignore[method-assign]
-        FileStore.__init__ = at_home  # type: ignore[assignment,method-assign]
+        _replace(FileWriter, "append", watched)
+        _replace(FileStore, "__init__", at_home)
 
     def _pass(self, event: dict[str, Any], phases: dict[str, str]) -> None:
         kind, step = event["type"], event.get("step") or event["type"]
@@ -179,8 +181,8 @@ class Kit:
                 kit.ended(step, recorder.journal.run_id, failed=raised[0] is not None)
                 super().__exit__(*raised)
 
-        Tool.__init__ = watched  # type: ignore[method-assign,assignment]
-        record.inside = Inside  # type: ignore[misc]
+        _replace(Tool, "__init__", watched)
+        _replace(record, "inside", Inside)
 
     def _describe(self, tool: Tool, fn: Any) -> None:
         while isinstance(fn, functools.partial):
@@ -248,7 +250,7 @@ class Kit:
                 self._ledger = load(**named)
             with context.unrecorded():
                 return [entered(entry) for entry in self._ledger()]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # of whatever kind, the caller's process reports it
             # Raised here, it would look like a failure of the tool.
             self.note("no ledger", why=f"{type(error).__name__}: {error}")
             os._exit(NO_LEDGER)
@@ -270,7 +272,12 @@ class Kit:
                 os._exit(UNWRAPPED)
             outside(kind, target, mode)
 
-        door._outside = refuse  # noqa: SLF001
+        _replace(door, "_outside", refuse)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    """For good: the process is there to be killed."""
+    setattr(owner, name, value)
 
 
 def _place() -> context.Frame | None:

@@ -53,11 +53,12 @@ class Point(NamedTuple):
         return f"{place}:{self.phase}" + (f":{self.nth}" if self.nth > 1 else "")
 
     def is_named(self, wanted: str) -> bool:
-        """Whether a number, or a name as `name` gives it with the step's id shortened at will, means this point."""
+        """Whether this is meant: by its number, or by its name; the step may be shortened, the moment left out."""
         if wanted.isdecimal():
             return int(wanted) == self.number
-        step, _, rest = wanted.partition(":")
-        return bool(step) and self.step.startswith(step) and f"{rest}:1".startswith(f"{self.phase}:{self.nth}")
+        step, _, moment = wanted.partition(":")
+        mine = self.phase, f"{self.phase}:{self.nth}"
+        return bool(step) and self.step.startswith(step) and (not moment or moment in mine[self.nth > 1 :])
 
     def __str__(self) -> str:
         return f"{self.target} {self.phase}" if self.kind != "run" else f"{self.step} {self.phase}"
@@ -84,6 +85,10 @@ class Records(NamedTuple):
     def counts(self, what: str) -> Counter[str]:
         """How often each step's effect has begun, or has ended."""
         return Counter(note["step"] for note in self.notes if note["what"] == what)
+
+    def successes(self) -> Counter[str]:
+        """How often each step's effect has returned. One that raised may be retried; that is its author's decision."""
+        return Counter(note["step"] for note in self.notes if note["what"] == "ended" and not note.get("failed"))
 
     def tools(self) -> dict[str, dict[str, Any]]:
         """What is known of each tool, by name."""
@@ -127,18 +132,18 @@ def points_of(folder: Path, baseline: Records) -> list[Point]:
         for event in store.read(run_id).events:
             if event.type in _OF_RUNS:
                 seen[event.type] += 1
-                for phase in _OF_RUNS[event.type]:
-                    found.append(Point(0, phase, event.type, "run", event.type, "", seen[event.type], 1))
+                place = event.type, "run", event.type, "", seen[event.type], 1
+                found += [Point(0, phase, *place) for phase in _OF_RUNS[event.type]]
             elif event.type == ev.STEP_STARTED and event.step is not None:
                 step, nth = run.steps[event.step], event.data.get("attempt", 1)
                 extents = inside[step.id]
                 extent = extents[nth - 1] if nth <= len(extents) else None
-                for phase in _phases(step, extent, baseline, begun[step.id] >= nth):
-                    found.append(_point(phase, step, nth, ordinals[step.id], extent))
+                phases = _phases(step, extent, baseline, executed=begun[step.id] >= nth)
+                found += [_point(phase, step, nth, ordinals[step.id], extent) for phase in phases]
     return [point._replace(number=number) for number, point in enumerate(found, 1)]
 
 
-def _phases(step: StepState, extent: Any, baseline: Records, executed: bool) -> Iterator[str]:
+def _phases(step: StepState, extent: Any, baseline: Records, *, executed: bool) -> Iterator[str]:
     asks = step.kind == "llm_call"
     for phase in PHASES:
         if phase == "after-intent" and not executed:

@@ -53,7 +53,7 @@ class CrashReport(NamedTuple):
         cases: the kills that were made.
         tools: every tool of the baseline, and what is outside of them where something is wrong there.
         seconds: how long it took.
-        again: how the command line repeats one kill; empty for a function.
+        again: the command line before and behind `--only`, or None where there was none.
         skipped: points that were left out because the time was up.
         answered: model calls were answered from the baseline.
         ledger: a ledger was read.
@@ -64,7 +64,7 @@ class CrashReport(NamedTuple):
     cases: tuple[Case, ...]
     tools: tuple[ToolReport, ...]
     seconds: float
-    again: tuple[str, ...] = ()
+    again: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     skipped: int = 0
     answered: bool = True
     ledger: bool = False
@@ -75,8 +75,10 @@ class CrashReport(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Nothing was lost or doubled, and the program always came to its end."""
-        return not any(self.found(what) for what in ("lost", "doubled", "stuck"))
+        """Nothing was lost or doubled, the program always came to its end, and at least one kill was made."""
+        return any(case.reached for case in self.cases) and not any(
+            self.found(what) for what in ("lost", "doubled", "stuck")
+        )
 
     @property
     def decided(self) -> bool:
@@ -84,8 +86,10 @@ class CrashReport(NamedTuple):
         return self.ok and not self.found("undecided")
 
     def command(self, point: Point) -> str:
-        """The command line that repeats a kill; `crash_matrix(..., only=[...])` for a function."""
-        return shlex.join([*self.again, "--only", point.name]) if self.again else f"only=[{point.name!r}]"
+        """What repeats a kill: the command line, where there was one."""
+        if self.again is None:
+            return f"crash_matrix(..., only=[{point.name!r}])"
+        return shlex.join([*self.again[0], "--only", point.name, *self.again[1]])
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -141,7 +145,10 @@ class CrashReport(NamedTuple):
         lines = []
         for what in _WORST:
             for case, one in self.found(what):
-                lines += [f"{what}: {one.tool}, killed at {case.point}: {one.detail}", f"    {self.command(case.point)}"]
+                lines += [
+                    f"{what}: {one.tool}, killed at {case.point}: {one.detail}",
+                    f"    {self.command(case.point)}",
+                ]
         more = len(lines) // 2 - _SHOWN
         kept = lines[: 2 * _SHOWN] + ([f"... and {more} more; --json has them all"] if more > 0 else [])
         return ["", *kept] if kept else []
@@ -199,9 +206,7 @@ def _short(file: str) -> str:
     return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
 
 
-def advise(
-    name: str, mode: str, count: dict[str, int], again: int, *, acts: bool | None, key: bool
-) -> tuple[str, str]:
+def advise(name: str, mode: str, count: dict[str, int], again: int, *, acts: bool | None, key: bool) -> tuple[str, str]:
     """The mode that a tool should declare, and what to write.
 
     Args:

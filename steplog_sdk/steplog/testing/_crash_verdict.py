@@ -38,17 +38,17 @@ class Case(NamedTuple):
 
     Attributes:
         point: where the process was killed.
-        reached: whether it got there; what is not reached proves nothing.
         findings: what is wrong.
         repeated: how often an effect was executed again, by tool.
         processes: how many it took until the program had come to its end.
+        reached: whether it got to that point; what is not reached proves nothing.
     """
 
     point: Point
-    reached: bool
     findings: tuple[Finding, ...]
     repeated: dict[str, int]
     processes: int
+    reached: bool = True
 
     @property
     def verdict(self) -> str:
@@ -92,9 +92,8 @@ def judge(
     repeated = _repeated(case)
     findings += [
         Finding("doubled", steps[step].target, f"executed {count} times, and its mode is {steps[step].mode}")
-        for step, count in case.counts("ended").items()
+        for step, count in case.successes().items()
         if count > 1 and step in steps and not _may_repeat(steps[step].mode) and steps[step].target not in doubtful
-        if steps[step].attempt == 1 or count > steps[step].attempt
     ]
     if stuck:
         findings.append(Finding("stuck", _target_of(point), stuck))
@@ -102,7 +101,7 @@ def judge(
         findings += _missing(baseline, case, doubtful) + _more(baseline, case)
     if world is not None:
         findings += _in_the_world(point, world, case, repeated, doubtful)
-    return Case(point, True, tuple(dict.fromkeys(findings)), repeated, processes)
+    return Case(point, tuple(dict.fromkeys(findings)), repeated, processes)
 
 
 def _may_repeat(mode: str) -> bool:
@@ -137,7 +136,8 @@ def _missing(baseline: Records, case: Records, doubtful: set[str]) -> list[Findi
             findings.append(Finding("lost", target, what))
     ended, unseen = case.counts("ended"), baseline.counts("ended")
     for step in case.steps.values():
-        watched = step.kind == "tool_call" and unseen[step.id]
+        # What somebody has said of a step (a person, its `verify` function) stands for its effect.
+        watched = step.kind == "tool_call" and unseen[step.id] and "how" not in (step.finished or {})
         if watched and step.status in FINISHED and not ended[step.id] and step.target not in doubtful:
             findings.append(Finding("lost", step.target, "recorded as finished, and its effect never ran to its end"))
     for run_id, run in baseline.runs.items():
@@ -171,7 +171,9 @@ def _in_the_world(
     for what, entries in (("doubled", world.case - world.baseline), ("lost", world.baseline - world.case)):
         if entries and not doubtful:
             shown = ", ".join(f"{entry} (+{count})" for entry, count in entries.most_common(3))
-            findings.append(Finding(what, blamed, f"ledger: {shown.replace('(+', '(' + ('+' if what == 'doubled' else '-'))}"))
+            findings.append(
+                Finding(what, blamed, f"ledger: {shown.replace('(+', '(' + ('+' if what == 'doubled' else '-'))}")
+            )
     return findings
 
 
@@ -197,7 +199,9 @@ def waiting(runs: dict[str, RunState]) -> list[tuple[str, str]]:
     return [
         (run_id, str((run.ended or {}).get("step")))
         for run_id, run in runs.items()
-        if run.status == "suspended" and run.reason in ("indeterminate", "unreplayable") and (run.ended or {}).get("step")
+        if run.status == "suspended"
+        and run.reason in ("indeterminate", "unreplayable")
+        and (run.ended or {}).get("step")
     ]
 
 

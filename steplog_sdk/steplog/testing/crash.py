@@ -24,8 +24,8 @@ from typing import Any, Final
 from steplog._runtime.resolve import resolve
 from steplog.errors import InvalidArgument, SteplogError
 from steplog.testing._crash_body import entered
-from steplog.testing._crash_points import Point, Records, chosen, points_of, read, store_of
 from steplog.testing._crash_hooks import UNWRAPPED
+from steplog.testing._crash_points import Point, Records, chosen, points_of, read, store_of
 from steplog.testing._crash_process import Ended, Program, Rig, program_of, reference
 from steplog.testing._crash_report import CrashReport, ToolReport, tools_of
 from steplog.testing._crash_verdict import Case, Finding, World, judge, settlement, unfinished, waiting
@@ -98,7 +98,7 @@ def crash_matrix(
     rig = Rig(base.absolute(), None if cwd is None else os.fspath(cwd), names, timeout)
     try:
         matrix = _Matrix(rig, program_of(program, args, module=module), ledger, reset, live=live, fresh=fresh)
-        matrix.make_baseline(wrap)
+        matrix.make_baseline(wrap=wrap)
         points = points_of(matrix.folder, matrix.baseline)
         picked = chosen(points, only, limit)
         until = None if time_limit is None else began + time_limit
@@ -138,7 +138,14 @@ class _Matrix:
     """One program, its baseline, and the cases that are compared with it."""
 
     def __init__(
-        self, rig: Rig, program: Program, ledger: Ledger | None, reset: Callable[[], Any] | None, *, live: bool, fresh: bool
+        self,
+        rig: Rig,
+        program: Program,
+        ledger: Ledger | None,
+        reset: Callable[[], Any] | None,
+        *,
+        live: bool,
+        fresh: bool,
     ) -> None:
         self.rig = rig
         self.program = program
@@ -152,7 +159,7 @@ class _Matrix:
 
     # the baseline ----------------------------------------------------------------------------------------------------
 
-    def make_baseline(self, wrap: bool | None) -> None:
+    def make_baseline(self, *, wrap: bool | None) -> None:
         """Run the program once without a fault."""
         self.program = self.program._replace(wrapped=bool(wrap))
         ended = self._first("baseline", probe=wrap is None)
@@ -188,8 +195,8 @@ class _Matrix:
         if not any(note["what"] == "armed" for note in self.baseline.notes):
             message = f"{what} did not load steplog's `sitecustomize`: python -I, -E and -S keep it out.{said}"
             raise SteplogError(message)
-        if not runs:
-            raise SteplogError(f"{what} recorded no run (exit status {ended.code}), so nothing can be resumed.{said}")
+        if not self.baseline.steps:
+            raise SteplogError(f"{what} recorded no step (exit status {ended.code}): nothing can be killed.{said}")
         for run_id, run in runs.items():
             if run.status not in ("completed", "escalated", "failed"):
                 message = (
@@ -207,7 +214,7 @@ class _Matrix:
         plan = self._plan(point)
         self._start("killed", folder, point=point._asdict(), **plan)
         if not any(note["what"] == "killed" for note in read(folder).notes):
-            return Case(point, False, (), {}, 1)
+            return Case(point, (), {}, 1, reached=False)
         undecided: list[str] = []
         stuck, processes = "", 1
         for _ in range(len(self.baseline.steps) + 3):
@@ -223,9 +230,7 @@ class _Matrix:
                 self._settle(folder, records, run_id, step)
         world = None if self._ledger is None else World(self._gained, self._look() - before)
         records = read(folder)
-        return judge(
-            point, self.baseline, records, undecided=undecided, stuck=stuck, world=world, processes=processes
-        )
+        return judge(point, self.baseline, records, undecided=undecided, stuck=stuck, world=world, processes=processes)
 
     def _start(self, role: str, folder: Path, **plan: Any) -> Ended:
         if self._fresh:
@@ -263,5 +268,3 @@ class _Matrix:
 def _elsewhere(value: Any) -> bool:
     """Whether a value is kept in a body store, which the case does not share."""
     return isinstance(value, dict) and value.get("$steplog") == "body"
-
-

@@ -18,7 +18,7 @@ from steplog.stores.files import FileStore
 PHASES: Final = ("before-intent", "after-intent", "inside", "piece", "before-outcome", "after-outcome")
 _OF_RUNS: Final = {ev.RUN_CREATED: ("after-created",), ev.RUN_ENDED: ("before-end", "after-end")}
 # What a limited number of kills is spent on first: where an effect may be lost or doubled.
-_WORTH: Final = ("before-outcome", "inside", "after-intent", "after-outcome", "piece", "before-intent")
+_WORTH: Final = ("before-outcome", "inside", "piece", "after-intent", "after-outcome", "before-intent")
 
 
 class Point(NamedTuple):
@@ -53,12 +53,19 @@ class Point(NamedTuple):
         return f"{place}:{self.phase}" + (f":{self.nth}" if self.nth > 1 else "")
 
     def is_named(self, wanted: str) -> bool:
-        """Whether this is meant: by its number, or by its name; the step may be shortened, the moment left out."""
+        """Whether this is meant: by its number or its name.
+
+        The step's id may be shortened, or be the name of its tool; the moment may be left out.
+        """
         if wanted.isdecimal():
             return int(wanted) == self.number
         step, _, moment = wanted.partition(":")
         mine = self.phase, f"{self.phase}:{self.nth}"
-        return bool(step) and self.step.startswith(step) and (not moment or moment in mine[self.nth > 1 :])
+        return (
+            bool(step)
+            and (self.step.startswith(step) or self.target == step)
+            and (not moment or moment in mine[self.nth > 1 :])
+        )
 
     def __str__(self) -> str:
         return f"{self.target} {self.phase}" if self.kind != "run" else f"{self.step} {self.phase}"

@@ -135,6 +135,7 @@ def unwrapped() -> None:
 
 def suspended() -> None:
     with steplog.run("suspended"):
+        read("a")
         raise KeyboardInterrupt
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import steplog
+from steplog._runtime import turns
 from steplog._runtime.door import PROCESS
 
 effects: list[object] = []
@@ -178,6 +179,69 @@ async def test_a_plain_tool_in_a_task_that_cannot_wait_for_another_task_says_so_
     assert effects == ["a"]
     assert await agent("ab") == ["a", "b"]
     assert effects == ["a", "b"]
+
+
+@pytest.mark.parametrize("has_looked", [True, False])
+async def test_a_task_does_not_overtake_others_because_its_recorded_results_come_at_once(has_looked, monkeypatch):
+    """Recorded, b came to its payment last; resumed, nothing of what kept it takes time, and what kept a does."""
+    monkeypatch.setattr(turns, "_PATIENCE_SECONDS", 5)
+
+    @steplog.step(mode="safe", name="look")
+    async def look_up(x):
+        if crash and not has_looked and x == "b":
+            await paid.wait()
+            raise Crash
+        return x
+
+    @steplog.step
+    def pay(x):
+        effects.append(x)
+        paid.set()
+        return x
+
+    async def branch(x):
+        await look_up(x)
+        if x == "a":
+            await asyncio.sleep(0.2)
+        elif crash:
+            await paid.wait()
+            raise Crash
+        return pay(x)
+
+    async def agent():
+        async with steplog.run("r"):
+            return await asyncio.gather(*(branch(x) for x in "ab"))
+
+    crash, paid = True, asyncio.Event()
+    with pytest.raises(Crash):
+        await agent()
+    crash = False
+
+    assert await agent() == ["a", "b"]
+    assert effects == ["a", "b"]
+
+
+async def test_tasks_wait_in_vain_for_what_follows_them_a_few_times_and_no_more():
+    """What a program does behind its tasks cannot be asked for before they have ended."""
+
+    @steplog.step
+    def commit(turn):
+        effects.append(turn)
+
+    async def agent():
+        async with steplog.run("r"):
+            for turn in range(30):
+                await asyncio.gather(*(look(f"{turn} {x}") for x in "ab"))
+                commit(turn)
+            raise Crash
+
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(Crash):
+            await agent()
+
+    assert len([each for each in effects if isinstance(each, int)]) == 30
+    assert time.monotonic() - began < 30 * 0.25
 
 
 def test_threads_that_arrive_in_another_order_are_not_drift():

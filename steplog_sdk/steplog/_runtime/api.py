@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, TypeVar, overload
 
+from steplog._runtime.door import PROCESS
 from steplog._runtime.step import Tool, call_async, call_sync
 from steplog.errors import InvalidArgument
 
@@ -114,6 +115,8 @@ def _decorate(tool: Tool) -> Any:
             return await call_async(tool, args, kwargs)
 
         return call_step_async
+
+    PROCESS.has_plain_tools = PROCESS.has_plain_tools or tool.mode != "safe"
 
     @functools.wraps(tool.fn)
     def call_step(*args: Any, **kwargs: Any) -> Any:

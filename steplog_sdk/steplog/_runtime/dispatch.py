@@ -10,13 +10,13 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by
+from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by, unasked
 from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Given, Occurrences, OfOthers
 from steplog._kernel.replaying import decide_recorded, unplayed
 from steplog._runtime.accounts import Digests, Doubt
-from steplog._runtime.context import Frame, branch_at, branch_of
+from steplog._runtime.context import Frame, branch_at, branch_of, current_task
 from steplog._runtime.door import PROCESS
 from steplog._runtime.group import reentered
 from steplog.errors import InvalidArgument
@@ -299,6 +299,17 @@ class Dispatch:
                     self._left[inner.scope, inner.after][inner.id] = None
                 if inner.mode != "safe" and inner.status in FINISHED and inner.id not in self._journal.state.retry:
                     self._owed[inner.id] = None
+
+    def runs_ahead(self, step: StepState | None) -> bool:
+        """Whether a plain tool behind a step would be new, while branches have not asked for what they did.
+
+        Behind a recorded one, or, where there is none, behind one that is executed now.
+        """
+        if not (self._owed and self.branched and self.patient and PROCESS.has_plain_tools):
+            return False
+        if current_task() is None:
+            return False
+        return step is None or not unasked(self._journal.state, self._seen, step.scope, step.id)
 
     @property
     def replaying(self) -> bool:

@@ -27,6 +27,7 @@ class Process:
         settings: what `install()` decided, or None before it was called.
         runs: open recorders by run id.
         opened: ids of the last hundred runs that this process has opened, in order.
+        has_plain_tools: whether a plain function was made a tool that changes something.
         replay: the `Replay` that is under way, or None; nothing that is not recorded happens meanwhile.
     """
 
@@ -34,6 +35,7 @@ class Process:
         self.settings: Settings | None = None
         self.runs: dict[str, Any] = {}
         self.opened: deque[str] = deque(maxlen=100)
+        self.has_plain_tools = False
         self.replay: Any = None
         self._lock = threading.Lock()
         self._warned: set[str] = set()

@@ -94,8 +94,8 @@ class Recorder:
         self._on_drift = on_drift
         self._drift_grace = drift_grace
         self._on_halt = on_halt
-        self._turns = Turns(journal.state)
         self.dispatch = Dispatch(journal, on_drift, self.refuse_if_halted)
+        self._turns = Turns(journal.state, self.dispatch.runs_ahead)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}
         self._left: deque[tuple[Ticket, Callable[[], Conclusion | None]]] = deque()
@@ -150,6 +150,7 @@ class Recorder:
         ticket.verify = decision.verify
         if decision.attach:
             ticket.earlier = Earlier(self, self.journal.state.steps[effect.id])
+        yield from self._let_others_ask(may_wait=may_wait)
         if not decision.verify:
             yield from self.proceed(ticket)
         return ticket
@@ -194,6 +195,11 @@ class Recorder:
                 log.warning(what, self.journal.run_id, effect.kind, effect.target, waiting_for.missed[0])
             yield Pause(_PAUSE_SECONDS)
         return waiting_for
+
+    def _let_others_ask(self, *, may_wait: bool) -> Steps[None]:
+        while may_wait and self._turns.holds_back():
+            yield Pause(_PAUSE_SECONDS)
+            self.refuse_if_halted()
 
     def _wait_to_be_cancelled(self, step: StepState) -> Steps[Interrupt]:
         deadline = time.monotonic() + _FORSAKEN_SECONDS + 2 * took(step)

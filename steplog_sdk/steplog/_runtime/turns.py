@@ -9,6 +9,10 @@ have depended on its own, so they are on their way. Should one not come all the 
 thread that would submit it is the one that waits), it is given up after a moment: order is never worth a deadlock.
 
 A stream takes no turn. Its reader acts on the first chunks long before the step is finished.
+
+A task whose recorded steps end with a result may come to something new before other tasks have come to what they had
+done: a replayed call takes no time, and what they do between two calls does. A plain tool in an event loop cannot wait
+for them there. So the task waits here, before it gets its last result, as long as that lets others go on.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import threading
 import time
 from _thread import allocate_lock
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from steplog._kernel.fold import FINISHED, RunState, StepState
@@ -35,6 +39,11 @@ _PATIENCE_SECONDS: Final = 0.25
 # again, and the other thread gets its own meanwhile.
 _USE_SECONDS: Final = 0.02
 _SLICES: Final = 10
+
+# A process that has let tasks wait in vain this often does so no more: a program that joins its tasks before it goes on
+# to what is recorded pays for it once.
+_IN_VAIN: Final = 4
+_HOLD_SECONDS: Final = 0.005
 _STAGGER_SECONDS: Final = 0.001
 
 
@@ -43,17 +52,19 @@ class Turn:
 
     Attributes:
         position: its place in the order of completion.
-        blocker: position of the step that it waits for now.
+        blocker: position of the step that it waits for now; None where its turn has come.
+        ends: the step with which what is recorded of its branch may end, or None.
         behind: the thread that got the result before this one, and the position of that; None where none will use it.
     """
 
-    __slots__ = ("_future", "_sleep", "_turns", "behind", "blocker", "position")
+    __slots__ = ("_future", "_sleep", "_turns", "behind", "blocker", "ends", "position")
 
-    def __init__(self, turns: Turns, position: int, blocker: int) -> None:
+    def __init__(self, turns: Turns, position: int, blocker: int | None) -> None:
         self._turns = turns
         self.position = position
         self.blocker = blocker
         self.behind: tuple[int, int] | None = None
+        self.ends: StepState | None = None
         self._sleep: Any = None
         self._future: Any = None
 
@@ -102,6 +113,8 @@ class Turn:
             if self._turns.event_of(self) is None:
                 break
             await realtime.sleep(_USE_SECONDS / _SLICES)
+        while self.ends is not None and self._turns.holds_back(self.ends, self.position):
+            await realtime.sleep(_HOLD_SECONDS)
 
     def wake(self) -> None:
         """Look again whether it is this step's turn. Safe to call from any thread."""
@@ -118,9 +131,17 @@ def _resolve(future: Any) -> None:
 
 
 class Turns:
-    """The order of completion of one run's recorded steps, and how far this dispatch has come in it."""
+    """The order of completion of one run's recorded steps, and how far this dispatch has come in it.
 
-    def __init__(self, state: RunState) -> None:
+    Attributes:
+        runs_ahead: whether what follows a recorded step (None: one that is executed now) is new, while other branches
+            have something to ask for.
+    """
+
+    def __init__(self, state: RunState, runs_ahead: Callable[[StepState | None], bool] = lambda _step: False) -> None:
+        self.runs_ahead = runs_ahead
+        self._in_vain = 0
+        self._let_go = 0.0
         finished = [step for step in state.steps.values() if step.status in FINISHED and step.finished_seq is not None]
         finished.sort(key=_finished_seq)
         self._seqs = [_finished_seq(step) for step in finished]
@@ -161,11 +182,12 @@ class Turns:
                 return None
             else:
                 behind = self._used_before(first, position) if self._using else None
-                if behind is None:
+                if behind is None and (self._in_vain >= _IN_VAIN or not self.runs_ahead(step)):
                     self._finish(position, user=threading.get_ident())
                     return None
-                turn = Turn(self, position, behind[1])
+                turn = Turn(self, position, None)
                 turn.behind = behind
+            turn.ends = step
             self._waiting.add(position)
             return turn
 
@@ -206,7 +228,23 @@ class Turns:
 
     def must_wait(self, turn: Turn) -> bool:
         """Whether the step that a turn waits for is still to come."""
-        return not self._over[turn.blocker]
+        return turn.blocker is not None and not self._over[turn.blocker]
+
+    def holds_back(self, step: StepState | None = None, position: int = -1) -> bool:
+        """Whether a task waits with a result, or with a new step, because others may have to ask for what is theirs."""
+        if self._in_vain >= _IN_VAIN or not self.runs_ahead(step):
+            return False
+        with self._lock:
+            # Who waits for this very step cannot go on before it.
+            if position in self._blocked:
+                return False
+            now = time.monotonic()
+            if now - self._moved < _PATIENCE_SECONDS:
+                return True
+            if now - self._let_go > _PATIENCE_SECONDS:
+                self._in_vain += 1
+            self._let_go = now
+            return False
 
     def patience(self) -> float:
         """Seconds until the step that is waited for may be given up, when nothing moves until then."""
@@ -216,8 +254,9 @@ class Turns:
         """Stop waiting for a step that nobody has submitted, when nothing has moved for a while."""
         with self._lock:
             quiet = time.monotonic() - self._moved >= _PATIENCE_SECONDS
-            if quiet and not self._over[turn.blocker] and turn.blocker not in self._waiting:
-                self._finish(turn.blocker)
+            blocker = turn.blocker
+            if quiet and blocker is not None and not self._over[blocker] and blocker not in self._waiting:
+                self._finish(blocker)
 
     def _skip_inside(self, scope: str) -> None:
         for inner in self._inner.pop(scope, ()):

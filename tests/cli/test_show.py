@@ -155,3 +155,27 @@ def test_a_step_that_cannot_be_returned_or_was_given_up_is_not_shown_as_ordinary
     statuses = [ask("show", "odd", step)["status"] for step in ("s_lost", "s_given_up", "s_last")]
 
     assert statuses == ["not returnable", "given up", "done"]
+
+
+def test_a_run_as_it_stood_when_a_step_began(home, ask, invoke):
+    refund_run(home).add("run.suspended", reason="interrupted")
+    found = ask("show", "last", "--at", "3")
+
+    assert [node["step"] for node in found["tree"]] == [MODEL, TOOL]
+    assert found["tree"][1]["status"] == "running"
+    assert found["tree"][1]["steps"][0]["status"] == "running"
+    assert found["status"] == "running"
+    assert found["steps"] == {"total": 3, "done": 1, "running": 2}
+    assert found["tokens"] == {"input": 1204, "output": 88}
+    assert found["at"]["step"] == INNER
+    text = invoke("show", "last", "--at", "3").stdout
+    assert "when step #3 began" in text
+    assert "send_mail" not in text
+    assert "in doubt" not in text
+
+
+def test_a_step_as_it_stood_when_another_began(home, ask):
+    refund_run(home)
+    assert ask("show", "last", TOOL, "--at", "3")["output"] is None
+    assert ask("show", "last", TOOL, "--at", "4")["output"] == {"receipt": "r_1"}
+    assert ask("show", "last", MAIL, "--at", "3")["error"]["type"] == "UnknownStep"

@@ -50,7 +50,7 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "started": state.first_ts,
         "last": state.last_ts,
         "seconds": _seconds(state, live=live),
-        "steps": _step_counts(state, live=live),
+        "steps": step_counts(state, live=live),
         "tokens": _tokens(state.steps.values()),
         "error": ended.get("error"),
         "message": ended.get("message"),
@@ -73,7 +73,8 @@ def parse_time(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _step_counts(state: RunState, *, live: bool) -> dict[str, int]:
+def step_counts(state: RunState, *, live: bool) -> dict[str, int]:
+    """How many steps there are, and how many of each status."""
     counts = Counter(step_status(step, live=live) for step in state.steps.values())
     return {"total": len(state.steps), "done": counts.pop(DONE, 0), **dict(sorted(counts.items()))}
 

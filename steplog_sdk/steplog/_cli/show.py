@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from steplog._cli.options import chosen_home, common
 from steplog._cli.output import emit_json, with_home
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
-from steplog._kernel.fold import RunState
+from steplog._kernel.fold import RunState, StepState, fold
 
 _KNOWN = frozenset(value for name, value in vars(ev).items() if name.isupper() and isinstance(value, str))
 
@@ -26,6 +27,7 @@ Examples:
   steplog show last
   steplog show refund-1001 s_6tq
   steplog show refund-1001 s_6tq --reveal
+  steplog show refund-1001 --at 12
 """
 
 
@@ -33,9 +35,22 @@ Examples:
 @click.argument("run", metavar="RUN")
 @click.argument("step", metavar="[STEP]", required=False)
 @click.option("--reveal", is_flag=True, help="Also print what STEPLOG_KEY has kept of STEP's secrets.")
+@click.option(
+    "--at", metavar="STEP", help="As the run stood when this step began: what it had done, what was under way."
+)
 @common
-def show(run: str, step: str | None, reveal: bool, home: Path, as_json: bool) -> None:  # noqa: FBT001
+def show(
+    run: str,
+    step: str | None,
+    reveal: bool,  # noqa: FBT001 - click's own form
+    at: str | None,
+    home: Path,
+    as_json: bool,  # noqa: FBT001 - click's own form
+) -> None:
     """Show RUN and its steps, or everything recorded of STEP: input and output verbatim, timing, every attempt.
+
+    A step is named by its number (as it stands in the list), its id or a prefix of that. With --at the log is read as
+    far as the beginning of that step and no further.
 
     Secrets are shown as [redacted:KIND]. Where a run was recorded with STEPLOG_KEY, those of results, answers and
     errors lie encrypted beside the log; --reveal prints them, and needs the key.
@@ -44,19 +59,21 @@ def show(run: str, step: str | None, reveal: bool, home: Path, as_json: bool) ->
         raise click.UsageError("--reveal shows the secrets of one step: name a STEP as well.")
     found = find_run(run, home)
     view, state = open_run(found)
+    events: Sequence[Event] = view.events
     holder = holder_of(found)
+    named_home = chosen_home(home, found.home)
+    until = None if at is None else find_step(state, at, named_home)
+    if until is not None:
+        events = list(islice(events, until.started_seq + 1))
+        state = fold(events)
+    # At that time a process held the run, whatever has become of it.
+    live = holder is not None or until is not None
     if step is not None:
-        _show_step(
-            find_step(state, step, chosen_home(home, found.home)).id,
-            state,
-            view.events,
-            Contents(found.store.bodies, reveal=reveal),
-            live=holder is not None,
-            as_json=as_json,
-        )
+        contents = Contents(found.store.bodies, reveal=reveal)
+        _show_step(find_step(state, step, named_home).id, state, events, contents, live=live, as_json=as_json)
         return
-    described = describe(state, view.events, holder)
-    described["next"] = [with_home(line, chosen_home(home, found.home)) for line in described["next"]]
+    described = describe(state, events, holder) if until is None else as_it_stood(state, events, until)
+    described["next"] = [with_home(line, named_home) for line in described["next"]]
     if as_json:
         emit_json(described)
         return
@@ -88,6 +105,19 @@ def describe(state: RunState, events: Sequence[Event], holder: dict[str, Any] | 
         "tree": _tree(state, live=live),
         "unknown_events": strangers,
         "next": [] if live else advice.suspended_lines(state),
+    }
+
+
+def as_it_stood(state: RunState, events: Sequence[Event], at: StepState) -> dict[str, Any]:
+    """A run as it was when a step began, with its steps; `state` and `events` reach as far as that."""
+    described = describe(state, events, None)
+    return {
+        **described,
+        "status": state.status,
+        "at": {"step": at.id, "number": len(state.steps), "ts": state.last_ts},
+        "steps": facts.step_counts(state, live=True),
+        "tree": _tree(state, live=True),
+        "next": [],
     }
 
 

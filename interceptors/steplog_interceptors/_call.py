@@ -14,7 +14,7 @@ from steplog import plugins
 from steplog.errors import OutcomeUnknown, StepFailed
 from steplog_interceptors._canonical import Canonical, Wire, canonical, digest, read_wire
 from steplog_interceptors._derive import derive
-from steplog_interceptors._exchange import Exchange
+from steplog_interceptors._exchange import Exchange, Library, with_content
 from steplog_interceptors._sdk import UNKNOWN, Sdk, parameters, target
 from steplog_interceptors._terminal import EndMark
 from steplog_interceptors._told import NO_EVENTS, as_events, reads_events
@@ -122,6 +122,7 @@ class LogicalCall:
             request=_stored(self.sdk, wire, form, request.headers, stream=stream) | self._note_ignored(),
         )
         call.attaches = self.attaches
+        call.amends = isinstance(form.json, dict)
         call.lookup = self.sdk.lookup(wire)
         return call
 
@@ -227,6 +228,11 @@ class LogicalCall:
         if self._job is not None or self.ticket is None or self.ticket.call.mode in ("safe", "keyed", "verify"):
             return {}
         return {"final": True} if any(map(_had_an_effect, self.exchanges)) else {}
+
+    def amended(self, library: Library, request: Any, name: str | None) -> Any:
+        """What to send in place of the step's own request, where a fork changes that; before anything signs it."""
+        changes = self.ticket.changes if self.ticket is not None and name is None else None
+        return with_content(library, request, plugins.changed(request.content, changes)) if changes else request
 
     def put_key(self, request: Any) -> None:
         """Send the step's idempotency key where the SDK would send one of its own making.

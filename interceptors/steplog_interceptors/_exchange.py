@@ -45,6 +45,7 @@ _SECRET_HEADERS: Final = frozenset(
 # A shorter word of such a header, such as "Bearer", names a scheme.
 _CREDENTIAL_LENGTH: Final = 8
 # They describe the bytes on the wire, and would contradict a body that is stored decoded.
+_LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _ENCODING_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
@@ -107,6 +108,14 @@ class Library:
         else:
             rebuilt = cls(error["message"])
         return rebuilt
+
+
+def with_content(library: Library, request: Any, content: bytes) -> Any:
+    """The same request with another body."""
+    kept = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _LENGTH_HEADERS]
+    return library.module.Request(
+        request.method, request.url, headers=kept, content=content, extensions=request.extensions
+    )
 
 
 def revived(error: dict[str, Any]) -> Exception:

@@ -328,12 +328,14 @@ class _Attempt:
 
     def make_ready(self) -> None:
         """Fetch the credentials that were put off; raises (as `Refused`) what that raises."""
+        self.request = self.call.amended(self.library, self.request, self.name)
         self.call.put_key(self.request)
         authenticate(self.call, self.request)
         self._refuse_without_credentials()
 
     async def make_ready_async(self) -> None:
         """The same for a task."""
+        self.request = self.call.amended(self.library, self.request, self.name)
         self.call.put_key(self.request)
         await authenticate_async(self.call, self.request)
         self._refuse_without_credentials()

@@ -25,6 +25,7 @@ from steplog.errors import (
     NotInRun,
     RunBusy,
     RunStopped,
+    Simulated,
     StepFailed,
     SteplogError,
     StoreError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from steplog._kernel.secret import Secret
     from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
     from steplog._runtime.api import step
+    from steplog._runtime.fork import fork
     from steplog._runtime.install import install, uninstall
     from steplog._runtime.replay import Replay, replay
     from steplog._runtime.run import Run, current_run, run
@@ -59,6 +61,7 @@ __all__ = [
     "RunBusy",
     "RunStopped",
     "Secret",
+    "Simulated",
     "StepFailed",
     "SteplogError",
     "StoreError",
@@ -66,6 +69,7 @@ __all__ = [
     "Unreplayable",
     "__version__",
     "current_run",
+    "fork",
     "install",
     "register_codec",
     "replay",
@@ -83,6 +87,7 @@ _HOMES: Final = {
     "Run": "steplog._runtime.run",
     "Secret": "steplog._kernel.secret",
     "current_run": "steplog._runtime.run",
+    "fork": "steplog._runtime.fork",
     "install": "steplog._runtime.install",
     "register_codec": "steplog._kernel.codec",
     "replay": "steplog._runtime.replay",

@@ -208,7 +208,7 @@ class Interrupt(_Facts):
     """Root of the signals that stop a run and that agent code must not swallow.
 
     Attributes:
-        reason: one of `indeterminate`, `drift`, `unreplayable`, `unrecorded`, `lease_lost`, `log_failed`.
+        reason: one of `indeterminate`, `drift`, `unreplayable`, `unrecorded`, `simulated`, `lease_lost`, `log_failed`.
         run_id: the run.
         step: the step concerned, or None.
         commands: commands that settle it.
@@ -258,6 +258,17 @@ class Unrecorded(Interrupt):
     reason = "unrecorded"
     asked: str = ""
     nearest: str | None = None
+
+
+class Simulated(Interrupt):
+    """A fork asks for a side effect. It did not happen: a fork is a simulation, unless it has live tools.
+
+    Attributes:
+        asked: what was asked for, as `tool_call refund`.
+    """
+
+    reason = "simulated"
+    asked: str = ""
 
 
 class LeaseLost(Interrupt):

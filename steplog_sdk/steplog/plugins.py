@@ -26,6 +26,7 @@ What there is, from the least work to the most:
     settings, Settings        what `install()` has decided
     paced                     whether a replay makes pauses as they were
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
+    changed                   a JSON body with what a fork changes in it (`Ticket.changes`, `Call.amends`)
     collecting                whether nothing may be written, because the garbage collector is at work
     aside                     whether code runs beside the program's course, as a log formatter or a signal handler
     safe_cut                  how much of a stream may be written down so that no secret in it is parted
@@ -47,6 +48,7 @@ from steplog._runtime.aside import aside
 from steplog._runtime.blame import conceal
 from steplog._runtime.collector import collecting
 from steplog._runtime.door import PROCESS, active, paced
+from steplog._runtime.forked import changed_bytes as changed
 from steplog._runtime.items import interrupted
 from steplog._runtime.looking import Body
 from steplog._runtime.patches import Patch, Patches, Wrapper
@@ -81,6 +83,7 @@ __all__ = [
     "asked",
     "begin",
     "begin_async",
+    "changed",
     "collecting",
     "conceal",
     "foresee",

@@ -47,8 +47,8 @@ def suspended_lines(state: RunState) -> list[str]:
         return []
     ended = state.ended or {}
     step = state.steps.get(ended.get("step") or "")
-    open_still = step is not None and facts.step_status(step, live=False) in (facts.IN_DOUBT, facts.LOST)
-    settled = state.reason in ("indeterminate", "unreplayable") and not open_still
+    open_still = step is not None and facts.step_status(step, live=False) in (facts.IN_DOUBT, facts.LOST, "skipped")
+    settled = state.reason in ("indeterminate", "unreplayable", "simulated") and not open_still
     said = [] if settled or state.reason == "indeterminate" else ended.get("commands") or []
     # They name the home in which the run was then; it may have been moved, and who asks knows where it is now.
     return next_lines(state, [str(line).partition(" --home ")[0] for line in said])

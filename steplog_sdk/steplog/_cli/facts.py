@@ -37,6 +37,7 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "run": state.run_id,
         "status": status,
         "reason": state.reason,
+        "fork": _fork(state),
         "goal": state.created.get("goal"),
         "workflow": state.created.get("workflow"),
         "version": state.created.get("version"),
@@ -56,6 +57,24 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "message": ended.get("message"),
         "holder": holder,
     }
+
+
+def _fork(state: RunState) -> dict[str, Any] | None:
+    """Of which run it is a fork, and from where on, or None."""
+    fork = state.created.get("fork")
+    if not isinstance(fork, dict):
+        return None
+    names = ("run", "at", "number", "within", "steps", "live_tools", "set")
+    return {name: fork[name] for name in names if name in fork}
+
+
+def fork_words(fork: dict[str, Any] | None) -> str:
+    """Of which run a run is a fork, in a few words; "" where it is none."""
+    if not fork:
+        return ""
+    if not fork.get("run"):
+        return f"inside the fork {fork.get('within')}"
+    return f"fork of {fork['run']} at " + (f"#{fork['number']}" if fork.get("number") else "its end")
 
 
 def _seconds(state: RunState, *, live: bool) -> float | None:

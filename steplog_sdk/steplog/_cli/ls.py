@@ -90,7 +90,7 @@ def _cells(row: dict[str, Any]) -> list[Text]:
         Text(facts.tokens(row.get("tokens"))),
         Text(when(row.get("started"))),
         Text(facts.span(None if row.get("seconds") is None else row["seconds"] * 1000)),
-        Text(one_line(row.get("goal") or "")),
+        Text(one_line(", ".join(filter(None, [facts.fork_words(row.get("fork")), row.get("goal") or ""])))),
     ]
 
 

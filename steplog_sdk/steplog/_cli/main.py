@@ -13,6 +13,7 @@ from steplog._cli.diff import diff
 from steplog._cli.doctor import doctor
 from steplog._cli.du import du
 from steplog._cli.export import export, import_
+from steplog._cli.fork import fork
 from steplog._cli.import_vcr import import_vcr
 from steplog._cli.key import key
 from steplog._cli.ls import ls
@@ -114,6 +115,7 @@ _VERBS = (
     show,
     why,
     diff,
+    fork,
     resolve,
     verify,
     repair,

@@ -64,6 +64,7 @@ def _header(run: dict[str, Any]) -> Iterator[Text]:
 
 def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "as it stood", f"when step #{run['at']['number']} began, {when(run['at']['ts'])}" if run.get("at") else ""
+    yield "fork", _fork(run["fork"])
     yield "goal", run["goal"] or ""
     yield "workflow", run["workflow"] or ""
     yield "version", run["version"] or ""
@@ -87,6 +88,15 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "weakened", f"{lowered}{weakness.get('why')}"
     yield "held by", _holder(run["holder"])
     yield "error", _error(run["error"])
+
+
+def _fork(fork: dict[str, Any] | None) -> str:
+    if not fork:
+        return ""
+    what = "with live tools" if fork.get("live_tools") else "a simulation: side effects are refused"
+    shared = f", {fork['steps']} steps shared" if "steps" in fork else ""
+    changed = "".join(f", {path} set" for path, _ in fork.get("set") or ())
+    return f"{facts.fork_words(fork)}{shared}{changed}; {what}"
 
 
 def _trigger(trigger: Any) -> str:

@@ -89,6 +89,8 @@ def _refuse_settled(found: Found, step: StepState, how: str) -> None:
     """Refuse a step that needs no decision before the run is taken: taking it would reopen a run that has ended."""
     from steplog._runtime.resolve import in_doubt
 
+    if step.status == "skipped" and how != "retry":
+        return  # a fork may have refused it; that is decided where it is written
     if how in ("retry", "done") and step.status == FAILED:
         return  # a failure may be otherwise, on the operator's word; what is open to it is decided where it is written
     status = facts.step_status(step, live=holder_of(found) is not None)

@@ -17,6 +17,8 @@ from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
 from steplog._kernel.fold import RunState
+from steplog._kernel.fork import lineage
+from steplog._runtime.forked import STANDS_FOR
 from steplog._runtime.origin import WRAPPED
 from steplog.stores.explain import TYPED_HOME
 
@@ -46,8 +48,30 @@ def resume(
     calls (--also, --http) is recorded again, with what is named here. Exit codes are those of `steplog run`.
     """
     found = find_run(run, home)
-    state = open_run(found).state
     named_home = chosen_home(home, found.home)
+    return start_again(found, named_home, on_drift=on_drift, also=also, http=http, as_json=as_json)
+
+
+def start_again(
+    found: Found,
+    named_home: Path | None,
+    *,
+    on_drift: str | None,
+    also: tuple[str, ...],
+    http: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Start the program of a run, for this run. Returns the exit code; raises SteplogError where it has none.
+
+    Args:
+        found: the run.
+        named_home: its home, where commands about it must name it.
+        on_drift: what to do when the program asks for something else than the log holds.
+        also: interceptors to add to those that it was recorded with.
+        http: hosts to add.
+        as_json: print what came of it as JSON.
+    """
+    state = open_run(found).state
     program = programs.recorded(state.created.get("entry"), found.run_id, named_home)
     _say_what_changed(state, program)
     beside = {"also": [*state.created.get("also", ()), *also], "http": [*state.created.get("http", ()), *http]}
@@ -88,6 +112,8 @@ def _start(
     nth = (created.get("entry") or {}).get("nth", 0)
     names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RUN_NTH": str(nth), "STEPLOG_RESUME": found.run_id}
     environment = {**os.environ, **names, "STEPLOG_HOME": str(found.home.absolute())}
+    # A program that names its run by itself names the one that this one was forked from.
+    environment[STANDS_FOR] = ",".join(lineage(created, found.run_id)[1:])
     environment[TYPED_HOME] = "" if named_home is None else os.path.abspath(found.home)
     if on_drift:
         environment["STEPLOG_ON_DRIFT"] = on_drift

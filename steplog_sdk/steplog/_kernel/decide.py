@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from steplog._kernel.fold import FAILED, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
+from steplog._kernel.fork import why_refused
 
 # What a mode permits, from least to most. The stricter of the recorded and the declared mode counts, with one
 # exception in `_orphan_mode`: code that newly declares a step safe settles what an older revision left in doubt.
@@ -89,8 +90,9 @@ class Halt(NamedTuple):
     """Stop the run.
 
     Attributes:
-        reason: indeterminate, drift, unreplayable, account (it is not known whose recorded request this is), or, in a
-            replay, unrecorded.
+        reason: indeterminate, drift, unreplayable, account (it is not known whose recorded request this is); in a
+            replay, unrecorded; in a fork, simulated (it would have an effect) or missed (it is not the step that the
+            fork is to change).
         step: the recorded step concerned, or None where the run had ended.
         missed: for drift: ids of recorded steps that the program has not asked for, in recorded order.
         elsewhere: for drift: they are not at this place, so another branch may still be on its way to them.
@@ -136,6 +138,7 @@ def decide(
         and (effect.scope, effect.after) not in state.followers
         and not owed
         and not state.completed_once
+        and "fork" not in state.created
     ):
         # Nothing is recorded that it could be, at its place or anywhere; what every question below comes to then.
         return FIRST
@@ -144,6 +147,8 @@ def decide(
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed and not _comes_first(state, effect.id, missed):
             return Halt("drift", nearest(state, missed, effect), missed, elsewhere=True)
+    if isinstance(decision, Proceed) and "fork" in state.created and (why := why_refused(state, effect, on_drift)):
+        return Halt(why, state.steps.get(effect.id))
     return decision
 
 

@@ -351,8 +351,10 @@ def _skipped(state: RunState, event: Event) -> None:
         return
     state.live.discard(step.id)
     # The effect did not begin, so the step is where it was before this attempt; only the attempt number is used up.
-    step.given_up = event.seq
-    state.given_up.add(step.id)
+    if event.data.get("reason") != "simulated":
+        # What a fork refused was not the program's choice; it asks for it again.
+        step.given_up = event.seq
+        state.given_up.add(step.id)
     if step.doubt:
         _orphaned(step)
     else:

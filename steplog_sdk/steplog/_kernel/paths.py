@@ -74,3 +74,36 @@ def _without(node: Any, place: Place) -> Any:
         ]
         return items if any(new is not old for new, old in zip(items, node, strict=True)) else node
     return node
+
+
+def put(tree: Any, path: str, value: Any) -> Any:
+    """A JSON tree with a value at a path; what is not on the way there is shared with the tree that was given.
+
+    The last field may be a new one, and an item of a list is put behind its last by the number that comes next.
+
+    Raises:
+        InvalidArgument: it is not a path to one place, or there is nothing of that kind on the way.
+    """
+    place = parse(path)
+    if "*" in place or _ANY_ITEM in place:
+        message = f"{path!r} names many places, and a value is put at one. Write its number or name in place of `*`."
+        raise InvalidArgument(message)
+    return _put(tree, place, value, path)
+
+
+def _put(node: Any, place: Place, value: Any, path: str) -> Any:
+    step, rest = place[0], place[1:]
+    if isinstance(node, dict) and isinstance(step, str) and (step in node or not rest):
+        return {**node, step: _put(node[step], rest, value, path) if rest else value}
+    if isinstance(node, list) and isinstance(step, int) and 0 <= step < len(node) + (not rest):
+        changed = _put(node[step], rest, value, path) if rest else value
+        return [*node[:step], changed, *node[step + 1 :]]
+    there = (
+        "fields " + ", ".join(list(node)[:12])
+        if isinstance(node, dict)
+        else f"{len(node)} items"
+        if isinstance(node, list)
+        else type(node).__name__
+    )
+    shown = f"[{step}]" if isinstance(step, int) else step
+    raise InvalidArgument(f"there is no place {path!r}: nothing stands at {shown!r}. What is there: {there}.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by, unasked
 from steplog._kernel.fold import FINISHED, StepState, behind
+from steplog._kernel.fork import origin_of
 from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Given, Occurrences, OfOthers
 from steplog._kernel.replaying import decide_recorded, unplayed
@@ -72,7 +73,7 @@ class Dispatch:
         self._names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
         self._receivers: dict[tuple[str, str, str], Any] = {}
-        self._digests = Digests(journal.run_id)
+        self._digests = Digests(origin_of(journal.state.created, journal.run_id))
         self._forks: dict[tuple[str, ...], Iterator[int]] = {}
         self.patient = not journal.state.completed_once
         self.innocent: set[tuple[Any, ...]] = set()

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steplog._runtime import messages
+from steplog._runtime import forked, messages
 from steplog._runtime.evidence import difference_from
 
 if TYPE_CHECKING:
     from steplog._kernel.decide import Effect, Halt
     from steplog._runtime.recorder import Recorder
-    from steplog._runtime.ticket import Call
+    from steplog._runtime.ticket import Call, Ticket
     from steplog.errors import Interrupt
 
 
-def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect) -> Interrupt:
+def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect, ticket: Ticket | None = None) -> Interrupt:
     """The interrupt for a submitted call that may not run and has no recorded outcome to return."""
     run, state, asked = recorder.named, recorder.journal.state, f"{call.kind} {call.target}"
     if halt.reason == "unrecorded":
         return messages.unrecorded(run, state, asked, halt.step)
+    if halt.reason == "simulated":
+        if ticket is not None and halt.step is None:
+            forked.note_refused(ticket)
+        return forked.simulated(run, state, asked, effect.id)
+    if halt.reason == "missed":
+        return forked.missed(run, state, asked)
     if halt.reason == "indeterminate" and halt.step is not None:
         return messages.indeterminate(run, halt.step, f"\n{call.lookup}" if call.lookup else "")
     doubt = recorder.dispatch.doubt

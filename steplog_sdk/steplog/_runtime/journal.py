@@ -15,11 +15,13 @@ import orjson
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Facts
+from steplog._kernel.fork import is_whole, origin_of
 from steplog._kernel.line import Chain
 from steplog._kernel.state import RunState, StepState
 from steplog._runtime.commit import Commit
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import clean_event
+from steplog.errors import StoreError
 from steplog.stores.base import folded
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ class Journal:
         """
         from steplog._runtime.fingerprint import Fingerprints
 
-        return Fingerprints(self.run_id, self.state.created, getattr(self.store.bodies, "cipher", None))
+        origin = origin_of(self.state.created, self.run_id)
+        return Fingerprints(origin, self.state.created, getattr(self.store.bodies, "cipher", None))
 
     @classmethod
     def open(cls, store: Store, run_id: str, created: Callable[[], dict[str, Any]], redactor: Redactor) -> Journal:
@@ -76,11 +79,13 @@ class Journal:
             redactor: takes secrets out of it; a program's arguments may hold some.
 
         Raises:
-            RunBusy, Corrupt, UnsupportedFormat, StoreError, InvalidArgument: as `Store.open`.
+            RunBusy, Corrupt, UnsupportedFormat, StoreError, InvalidArgument: as `Store.open`; StoreError also for a
+                fork that was not written to its end.
         """
         writer = store.open(run_id)
         try:
             journal = cls(store, run_id, writer, folded(writer.view))
+            _refuse_part(journal.state, run_id)
             journal._claim(writer, created, redactor)
         except BaseException:
             writer.close()
@@ -169,3 +174,12 @@ class Journal:
         """Write what is pending and release the run. Idempotent."""
         self._commit.close()
         self.store.bodies.rest()
+
+
+def _refuse_part(state: RunState, run_id: str) -> None:
+    if not is_whole(state):
+        message = (
+            f"run {run_id} is a fork whose making was cut off: a part of what it begins with is missing, and would "
+            f"happen again. Nothing was executed.\nMake another one under a new id: steplog fork"
+        )
+        raise StoreError(message, run_id=run_id)

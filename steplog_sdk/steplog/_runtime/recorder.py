@@ -25,7 +25,7 @@ from steplog._kernel import events as ev
 from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
-from steplog._runtime import lines, messages
+from steplog._runtime import forked, lines, messages
 from steplog._runtime.accounts import await_accounts
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
@@ -129,7 +129,7 @@ class Recorder:
         ticket.hashed = (hashed, occurrence)
         ticket.branch, ticket.account = branch, self.dispatch.account(call) if call.account else ""
         if isinstance(decision, Halt):
-            raise self.halt(explain(self, decision, call, effect))
+            raise self.halt(explain(self, decision, call, effect, ticket))
         if isinstance(decision, Forsaken):
             raise (yield from self._wait_to_be_cancelled(decision.step))
         if isinstance(decision, Replay):
@@ -212,6 +212,8 @@ class Recorder:
 
     def proceed(self, ticket: Ticket) -> Steps[None]:
         """Write the intent of an attempt; the effect may begin when this returns."""
+        if "fork" in self.journal.state.created:
+            forked.amend(ticket)
         if ticket.attempt > 1:
             self.dispatch.enter(ticket.step)
         try:

@@ -9,6 +9,7 @@ import orjson
 from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
 from steplog._kernel.fold import FAILED, FINISHED, RUNNING, RunState, StepState
+from steplog._kernel.fork import is_simulation
 from steplog._runtime import redaction, settings
 from steplog._runtime.door import PROCESS
 from steplog._runtime.journal import Journal
@@ -128,6 +129,8 @@ def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: 
         # A failure that is returned for ever may be one of the answer alone: a person says that the step may be tried
         # again, or that it has happened after all.
         return found
+    if found.status == "skipped" and is_simulation(state.created):
+        return found  # what a fork refused gets the result with which it is to go on
     if found.status == RUNNING and not claimed:
         # Under a process that has died, as a rule; one that lives does not let the run be taken.
         return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState, StepState
-from steplog._runtime import messages, origin, settings, ulid
+from steplog._runtime import forked, messages, origin, settings, ulid
 from steplog._runtime.blame import blamed, told
 from steplog._runtime.causes import causes
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner, running_loop
@@ -141,6 +141,7 @@ class Run:
             raise InvalidArgument(message, run_id=self.run_id)
 
     def _open_journal(self) -> Journal:
+        forked.check_opened(self._store, self.run_id, self._options["on_drift"])
         journal = Journal.open(self._store, self.run_id, self._created, self._options["redactor"])
         try:
             if "key" in journal.state.created:
@@ -163,7 +164,7 @@ class Run:
             created["entry"]["nth"] = options["nth"]
         # A run that is started again needs what it was recorded with, or it drifts.
         extended = {name: list(options[name]) for name in ("also", "http") if options[name]}
-        return {**created, "durability": options["durability"], **extended}
+        return {**created, "durability": options["durability"], **extended, **forked.inherited()}
 
     def _warn_of_less(self, created: dict[str, Any]) -> None:
         """Say so when this process records less than the one that began the run: its steps would be missed here."""
@@ -362,7 +363,7 @@ def run(
         "redactor": redactor(installed.redact),
     }
     options["nth"] = _unnamed if run_id is None else None
-    return Run(check_run_id(run_id if run_id is not None else _default_id()), chosen, options)
+    return Run(forked.standing_in(check_run_id(run_id if run_id is not None else _default_id())), chosen, options)
 
 
 _unnamed = 0

@@ -114,7 +114,7 @@ class Tool:
         plain = is_plain(arguments) and not self.secrets
         tree = arguments if plain else {name: self._encoded(name, value) for name, value in arguments.items()}
         call = Call(self.kind, self.name, tree, self.mode)
-        call.plain = plain
+        call.plain = call.amends = plain
         call.module = self.module
         if self.binder.receiver is not None:
             call.receiver = args[0] if args else kwargs.get(self.binder.receiver)
@@ -133,6 +133,14 @@ class Tool:
             # Agent frameworks tell the model of errors in a tool, and nobody else.
             PROCESS.warn_once(f"arguments of {self.name}", f"step {self.name} was not executed: {message}")
             raise EncodeError(message, path=refused.path, type_name=refused.type_name) from refused
+
+    def changed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], ticket: Ticket
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that a fork has the tool called with."""
+        from steplog._runtime.forked import changed_arguments  # few programs need it
+
+        return changed_arguments(self.fn, args, kwargs, ticket.changes)
 
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""
@@ -185,6 +193,8 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     ticket: Ticket = run(recorder.begin(call, place, may_wait=current_task() is None))
     if ticket.recorded is not None:
         return tool.result(ticket)
+    if ticket.changes:
+        args, kwargs = tool.changed(args, kwargs, ticket)
     if tool.retries or ticket.verify:
         return drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
     return _once(tool, recorder, ticket, args, kwargs)
@@ -227,6 +237,8 @@ async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     ticket: Ticket = await run_async(recorder.begin(call, place))
     if ticket.recorded is not None:
         return tool.result(ticket)
+    if ticket.changes:
+        args, kwargs = tool.changed(args, kwargs, ticket)
     if tool.retries or ticket.verify:
         return await drive_async(life(tool, recorder, ticket, args, kwargs), ticket)
     return await _once_async(tool, recorder, ticket, args, kwargs)

@@ -46,10 +46,12 @@ class Call:
         receiver: the object that a method is called on, or None.
         module: where a tool without a name of its own is defined, or None.
         plain: `args` are known to be a tree that needs no encoding.
+        amends: whoever executes the call does it with the ticket's `changes`, where a fork makes some.
     """
 
     __slots__ = (
         "account",
+        "amends",
         "args",
         "attaches",
         "kind",
@@ -83,6 +85,7 @@ class Call:
         self.attaches = False
         self.lookup = ""
         self.plain = False
+        self.amends = False
 
 
 class Recorded:
@@ -166,6 +169,7 @@ class Ticket:
         earlier: the job that is to be taken up instead of being begun anew, or None.
         noted: what is known of this attempt before it has ended; None where nothing was.
         verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
+        changes: what a fork changes in the request, as paths and values; the effect is to be executed with them.
     """
 
     __slots__ = (
@@ -175,6 +179,7 @@ class Ticket:
         "began",
         "branch",
         "call",
+        "changes",
         "earlier",
         "effect",
         "finished",
@@ -201,6 +206,7 @@ class Ticket:
         self.earlier: Earlier | None = None
         self.noted: Notes | None = None
         self.verify = False
+        self.changes: list[tuple[str, Any]] = []
         self.finished = False
         self.began = time.perf_counter()
         self.hashed: tuple[str, int] = ("", 0)

@@ -124,6 +124,23 @@ class SqliteBodies:
                 self._synced = version
             self._unsynced = self.database.durable and not sync and (self._unsynced or bool(due))
 
+    def touch(self, names: Iterable[str]) -> None:
+        """Note that these bodies are named anew, today, by lines that are about to be written: inside `held`.
+
+        A prune that is under way leaves them alone then, like those that are put. What is not there is passed over.
+        """
+        keys = [_raw(name) for name in names]
+        today = int(time.time()) // SECONDS_A_DAY
+        with self.database.guard, self.database.explained("store bodies"):
+            if not keys or not self.database.exists():
+                return
+            db = self.database.connect()
+            with self.database.transaction(db, sync=self.database.durable):
+                (seen,) = db.execute("SELECT coalesce(max(id), 0) FROM prunes").fetchone()
+                db.executemany(
+                    "UPDATE bodies SET day = ?, seen = ? WHERE sha256 = ?", [(today, seen, key) for key in keys]
+                )
+
     def sync(self) -> None:
         """Return when all that any process has put is on the medium, as far as this store's level is about it."""
         if self.database.durable:

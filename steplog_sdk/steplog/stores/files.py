@@ -12,6 +12,7 @@ Only opening for writing repairs, and only the two traces that a crash leaves; r
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from steplog._kernel.fold import apply
 from steplog._kernel.index import Index
 from steplog._kernel.line import Scan, Scanner
 from steplog._kernel.state import RunState
-from steplog.errors import InvalidArgument, UnknownRun
+from steplog.errors import InvalidArgument, StoreError, UnknownRun
 from steplog.stores import place
 from steplog.stores.base import DURABILITIES, BodyStore, Durability, LogView, Recovered, check_run_id
 from steplog.stores.checkpoint import Covered, load
@@ -149,6 +150,24 @@ class FileStore:
             if isinstance(error, OSError):
                 raise failure(error, run_id, "open the log", path, "No event was written.") from error
             raise
+
+    def add(self, run_id: str, log: bytes) -> bool:
+        """Put the whole log of a new run in place, all or nothing; False where there is one of that name already.
+
+        Raises: StoreError: it could not be written.
+        """
+        from steplog.stores.intake import place as put_in_place
+
+        directory = os.path.dirname(self.path_of(run_id))
+        try:
+            if os.path.lexists(directory):
+                return False
+            put_in_place(self, run_id, log)
+        except StoreError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False  # somebody else was faster
+            raise
+        return True
 
     def examine(self, run_id: str) -> Examined:
         """Tell what is the matter with a log, changing and locking nothing. Raises UnknownRun and StoreError."""

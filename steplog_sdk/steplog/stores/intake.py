@@ -83,7 +83,7 @@ def import_run(store: FileStore, source: str, names: Names) -> Imported:
     with store.bodies.held():
         _put(store, members, content)
         if present is None:
-            _place(store, run_id, log)
+            place(store, run_id, log)
     return Imported(archived, present is None)
 
 
@@ -116,7 +116,7 @@ def _refusal(store: FileStore, run_id: str, present: bytes, log: bytes) -> Store
     return StoreError(message, run_id=run_id, path=store.path_of(run_id))
 
 
-def _place(store: FileStore, run_id: str, log: bytes) -> None:
+def place(store: FileStore, run_id: str, log: bytes) -> None:
     """Put a whole log in place under its name: half of one would look like a run that did less."""
     fs, path = FS(), store.path_of(run_id)
     directory = os.path.dirname(path)
@@ -135,7 +135,7 @@ def _place(store: FileStore, run_id: str, log: bytes) -> None:
         for parent in (runs, store.home):
             fs.sync_dir(parent)
     except OSError as error:
-        raise failure(error, run_id, "import the run", directory, "No run was added.") from error
+        raise failure(error, run_id, "add the run", directory, "No run was added.") from error
 
 
 class _Members:

@@ -49,6 +49,14 @@ class MemoryStore:
             self._writers[run_id] = writer = MemoryWriter(self, self.read(run_id))
             return writer
 
+    def add(self, run_id: str, log: bytes) -> bool:
+        """Put the whole log of a new run in place; False where there is one of that name already."""
+        with self._guard:
+            if self._logs.get(check_run_id(run_id)) or run_id in self._writers:
+                return False
+            self._logs[run_id] = log
+            return True
+
     def extend(self, run_id: str, data: bytes) -> None:
         """Add bytes to a log, which makes it the newest."""
         with self._guard:

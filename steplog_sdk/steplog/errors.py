@@ -232,8 +232,12 @@ class DriftDetected(Interrupt):
         recorded: the recorded value at that path.
         found: the value that the program has now.
         nearest: id of the recorded step that was compared, or None.
+        source: what it probably comes from (`clock`, `uuid`, `random`, `order`, `address` or `path`), or None.
+        site: the line of the program that asked, as `agent.py:88 in plan`, or None.
     """
 
+    source: str | None = None
+    site: str | None = None
     reason = "drift"
     field: str | None = None
     recorded: Any = None

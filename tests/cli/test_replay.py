@@ -67,6 +67,8 @@ def test_changed_code_is_told_and_does_nothing(shell):
     assert done.returncode == 1
     assert "the code has changed since the run began" in done.stderr
     assert "steplog: different" in done.stderr
+    assert "The code has changed: sha256:" in done.stderr
+    assert "agent.py:22 in main" in done.stderr
     assert "- ada" in done.stderr
     assert "+ bob" in done.stderr
     assert shell.effects.read_text() == "mail ada\n"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 # A value is shown through a window of this many characters, whatever its size.
@@ -37,6 +38,15 @@ def first_difference(recorded: Any, found: Any) -> Difference | None:
 
     Types count: `1` and `1.0` differ, because a program can tell them apart.
     """
+    return next(_differences(recorded, found), None)
+
+
+def count_differences(recorded: Any, found: Any, at_most: int = 100) -> int:
+    """In how many places two trees differ, counted to a limit."""
+    return sum(1 for _ in islice(_differences(recorded, found), at_most))
+
+
+def _differences(recorded: Any, found: Any) -> Iterator[Difference]:
     stack: list[tuple[str, Any, Any]] = [("", recorded, found)]
     while stack:
         path, old, new = stack.pop()
@@ -45,8 +55,7 @@ def first_difference(recorded: Any, found: Any) -> Difference | None:
         elif isinstance(old, list) and isinstance(new, list):
             stack.extend(reversed(_pairs_of_lists(path, old, new)))
         elif type(old) is not type(new) or old != new:
-            return Difference(path, old, new)
-    return None
+            yield Difference(path, old, new)
 
 
 def _pairs_of_dicts(path: str, old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -70,7 +79,7 @@ def windows(difference: Difference) -> tuple[str, str]:
     if old == new:
         # The text "1" and the number 1.
         old, new = repr(difference.recorded), repr(difference.found)
-    common = _common_prefix(old, new)
+    common = common_prefix(old, new)
     return _cut(old, common), _cut(new, common)
 
 
@@ -78,7 +87,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _common_prefix(one: str, other: str) -> int:
+def common_prefix(one: str, other: str) -> int:
+    """How many characters two texts have in common at the beginning."""
     length = min(len(one), len(other))
     low, high = 0, length
     # Binary search on slices: prompts of a megabyte are ordinary here, and slices compare in C.

@@ -21,8 +21,8 @@ from steplog._runtime.context import frame
 # What records. Not the modules that call the program's own functions: step, record, items, threads.
 _RECORDING: Final = frozenset(
     f"steplog._runtime.{name}"
-    for name in "blame collector commit dispatch drive evidence explain extend journal lines messages outcome pack "
-    "progress recorder ticket turns".split()
+    for name in "blame collector commit dispatch drift_message drive evidence explain extend journal lines messages "
+    "outcome pack progress recorder ticket turns".split()
 )
 _PACKAGES: Final = ("steplog._kernel.", "steplog.stores.")
 # How many lines are logged depends on a level, and on what libraries find worth a line.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steplog._runtime import forked, messages
-from steplog._runtime.evidence import difference_from
 
 if TYPE_CHECKING:
     from steplog._kernel.decide import Effect, Halt
@@ -32,5 +31,8 @@ def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect, ticket: 
         return messages.whose(run, state, doubt.account, doubt.steps, taken=doubt.taken)
     if halt.reason == "unreplayable" and halt.step is not None:
         return messages.unreplayable(run, halt.step, messages.why_unreplayable(halt.step.finished or {}))
-    difference = difference_from(halt.step, call, effect, recorder.redactor, recorder.journal.store.bodies)
-    return messages.drift(run, state, asked, halt, difference)
+    # A program that does what it did needs none of this.
+    from steplog._runtime.drift_message import drift
+    from steplog._runtime.evidence import gather
+
+    return drift(run, state, asked, halt, gather(recorder, halt, call, effect))

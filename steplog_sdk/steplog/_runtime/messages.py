@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any, Final, NamedTuple
 
-from steplog._kernel.codec import decode
-from steplog._kernel.decide import Halt
-from steplog._kernel.drift import Difference, windows
 from steplog._kernel.fold import FAILED, RunState, StepState
-from steplog._runtime import origin
 from steplog.errors import (
     DecodeError,
     DriftDetected,
@@ -136,52 +131,6 @@ def log_failed(run: Named, step: str, target: str, *, begun: bool, cause: BaseEx
     return LogFailed(message, run_id=run.run_id, step=step, commands=(command,))
 
 
-def drift(run: Named, state: RunState, asked: str, halt: Halt, difference: Difference | None) -> DriftDetected:
-    """The interrupt for a program that no longer does what its log says.
-
-    Args:
-        run: the run.
-        state: its folded log.
-        asked: the step that the program asks for now, in a few words.
-        halt: what was decided: the recorded step that it is compared with, and those that were not asked for.
-        difference: the first difference between the two requests, or None when the kind or target differs.
-    """
-    nearest, missed = halt.step, len(halt.missed)
-    lines = [f"run {run.run_id}: the program asks for {asked}, which its log does not hold at this place."]
-    facts: dict[str, Any] = {"nearest": None if nearest is None else nearest.id}
-    if nearest is None:
-        lines.append(f"The run has ended ({state.status}); it can be replayed, but nothing new may happen in it.")
-    else:
-        more = f" (and {missed - 1} more)" if missed > 1 else ""
-        lines.append(f"Recorded here: {describe(nearest)}, event {nearest.started_seq}{more}.")
-    if difference is not None:
-        recorded, found = windows(difference)
-        lines += [f"First difference, at {difference.path or 'the value itself'}:", f"  - {recorded}", f"  + {found}"]
-        facts.update(field=difference.path, recorded=difference.recorded, found=difference.found)
-    lines.append("It was not executed.")
-    if halt.hurried and not state.completed_once:
-        lines += [
-            "It is a plain function, called in an event loop: it could not wait until the other tasks had asked for",
-            "theirs. Where nothing has changed, resume again; an async function or asyncio.to_thread would wait.",
-        ]
-    lines += _another_start(state.created.get("entry"))
-    if difference is not None and difference.path not in ("kind", "target"):
-        lines += [
-            "A value that changes from run to run (time, random, a fresh id) belongs in a step of its own:",
-            '  today = steplog.step("today", lambda: date.today())',
-            'or leave that to steplog.install(also=["clock", "uuid", "random"]), under `steplog run` to --also clock',
-            "(from the beginning of a run on: what was drawn unrecorded is gone).",
-        ]
-    show = run.command("show")
-    if state.completed_once:
-        lines.append("What is to be done now belongs in a run of its own, under another id.")
-    else:
-        lines.append('If the change is meant, let it go on from here: steplog.run(..., on_drift="run"), or')
-        lines.append(f"  {run.command('resume', '--on-drift run')}")
-    lines.append(f"What was recorded:\n  {show}")
-    return DriftDetected("\n".join(lines), run_id=run.run_id, step=None, commands=(show,), **facts)
-
-
 def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None) -> Unrecorded:
     """The interrupt of a replay for a call without a recorded outcome.
 
@@ -258,26 +207,6 @@ _CHANGED: Final = (
     "Start it again with the credentials that were recorded, of all the accounts but one at least. Where that cannot "
     "be, let the results be given out as they are asked for:"
 )
-
-
-def _another_start(entry: Any) -> list[str]:
-    """What to say where the program was not started as the one that began the run."""
-    try:
-        before, now = (_typed(decode(one)) for one in (entry, origin.entry()))
-    except (DecodeError, TypeError, AttributeError):
-        return []  # a log of another release; the drift is told all the same
-    if not before or before == now:
-        return []
-    return [
-        f"This run was started with: {before}",
-        f"This program is:           {now or '(no script)'}",
-        "Another program, or other arguments, is another run: give it an id of its own.",
-    ]
-
-
-def _typed(entry: dict[str, Any]) -> str:
-    name = ["-m", entry["module"]] if entry.get("module") else [entry["script"]] if entry.get("script") else []
-    return shlex.join([*name, *map(str, entry.get("argv") or ())]) if name else ""
 
 
 def not_forsaken(run: Named, step: StepState) -> DriftDetected:

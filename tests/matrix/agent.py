@@ -1,6 +1,6 @@
 """One agent that speaks both SDKs in most of the ways there are, for logs that outlive a release.
 
-`python -m tests.matrix.agent NAME` records it into tests/matrix/logs/NAME with the SDKs of the environment it runs in.
+`python -m tests.matrix.agent NAME` records it into tests/golden/sdk-NAME with the SDKs of the environment it runs in.
 What it returns is said in words that every release can say: texts, counts, class names, never an SDK's own dump.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from tests.interceptors.support import (
     settled,
 )
 
-LOGS = Path(__file__).parent / "logs"
+LOGS = Path(__file__).parents[1] / "golden"
 RUN = "golden"
 FORECAST = '{"city":"Oslo","degrees":-3}'
 # Longer than what a log keeps in its lines, so that a recording has a body store.
@@ -133,15 +132,16 @@ def perform(url: str, *, asynchronous: bool) -> dict[str, Any]:
 
 def record(name: str) -> None:
     """Write the log of both colours, and what the agent said."""
-    home = LOGS / name
-    shutil.rmtree(home, ignore_errors=True)
+    folder = LOGS / f"sdk-{name}"
+    home = folder / "home"
+    folder.mkdir()  # a golden log is never written again
     steplog.install(home=home, durability="process")
     with provider() as server:
         said = {colour: perform(server.url, asynchronous=colour == "async") for colour in ("sync", "async")}
     steplog.uninstall()
     assert said["sync"] == said["async"]
     versions = {"openai": openai.__version__, "anthropic": anthropic.__version__}
-    (home / "said.json").write_text(json.dumps({"sdks": versions, "said": said["sync"]}, indent=1) + "\n")
+    (folder / "said.json").write_text(json.dumps({"sdks": versions, "said": said["sync"]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,18 +13,18 @@ import pytest
 from steplog.testing import LocalProvider
 from tests.matrix import agent
 
-RECORDINGS = sorted(path.name for path in agent.LOGS.iterdir())
+RECORDINGS = sorted(path.name for path in agent.LOGS.glob("sdk-*"))
 both_colours = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 
 def test_there_are_recordings_of_both_ends_of_the_range():
-    assert {"oldest", "newest"} <= set(RECORDINGS)
+    assert {"sdk-oldest", "sdk-newest"} <= set(RECORDINGS)
 
 
 @both_colours
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_log_of_another_release_is_replayed(name, asynchronous, home, offline, events):
-    shutil.copytree(agent.LOGS / name, home, dirs_exist_ok=True)
+    shutil.copytree(agent.LOGS / name / "home", home, dirs_exist_ok=True)
     colour = "async" if asynchronous else "sync"
     before = events(f"{agent.RUN}-{colour}")
     gone = LocalProvider()
@@ -41,7 +41,8 @@ def test_a_log_of_another_release_is_replayed(name, asynchronous, home, offline,
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_recording_holds_every_kind_of_call(name, home):
     lines = [
-        json.loads(line) for line in Path(agent.LOGS, name, "runs/golden-sync/events.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in Path(agent.LOGS, name, "home/runs/golden-sync/events.jsonl").read_text().splitlines()
     ]
     finished = [line["data"] for line in lines if line["type"] == "step.finished"]
     assert len(finished) == len(json.loads((agent.LOGS / name / "said.json").read_text())["said"])

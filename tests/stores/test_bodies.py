@@ -27,6 +27,7 @@ from steplog.testing import FaultyFS
 from steplog.testing.contract import in_child, named
 from tests.support.examples import examples
 from tests.support.processes import environment
+from tests.support.recorded import ROOT
 
 WORDS = (
     "order refund damaged item the a customer asks for and is shipment parcel late please check status of my".split()
@@ -338,7 +339,7 @@ def test_a_cipher_seals_and_names_all_that_is_stored(tmp_path):
 def test_a_file_of_the_first_format_is_read_and_goes_on(tmp_path):
     """As the first release made it, with a conversation of four turns in it."""
     path = tmp_path / "bodies.db"
-    shutil.copy(Path(__file__).parent / "bodies-1.db", path)
+    shutil.copy(ROOT / "tests/golden/bodies-1/bodies.db", path)
     bodies = SqliteBodies(str(path))
     requests = list(conversation(8))
     assert [bodies.get(named(request)[0]) for request in requests[:4]] == requests[:4]

@@ -273,7 +273,7 @@ def test_a_damaged_block_is_left_as_it_is(bodies):
 
 def test_a_file_of_the_first_format_gives_its_space_back(tmp_path):
     path = str(tmp_path / "bodies.db")
-    old = os.path.join(os.path.dirname(__file__), "bodies-1.db")
+    old = os.path.join(os.path.dirname(__file__), "../golden/bodies-1/bodies.db")
     with open(old, "rb") as source, open(path, "wb") as target:
         target.write(source.read())
     bodies = SqliteBodies(path)

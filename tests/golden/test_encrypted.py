@@ -1,6 +1,6 @@
 """Runs that were recorded with a key are returned by every later release: what was withheld, and what a type hides.
 
-The home in `encrypted/` is what `program()` recorded with `KEY`. It stays as it is.
+The home in `withheld/` is what `program()` recorded with `KEY`. It stays as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import steplog
 from steplog.errors import KeyMissing
 from steplog.stores.cipher import keyring
 
-GOLDEN = Path(__file__).parent / "encrypted"
+GOLDEN = Path(__file__).parent / "withheld/home"
 KEY = base64.b64encode(bytes(range(32))).decode()
 SECRET = "sk-proj-" + "a1B2c3D4" * 6
 executed: list[str] = []
@@ -63,7 +63,8 @@ def recorded(home, monkeypatch):
     monkeypatch.setenv("STEPLOG_KEY", KEY)
     steplog.install(interceptors=[])
     executed.clear()
-    return home
+    yield home
+    steplog.uninstall()
 
 
 def test_an_encrypted_home_of_another_release_is_returned_exactly(recorded):

@@ -1,0 +1,1 @@
+"""Logs of every released format, kept and replayed for ever."""

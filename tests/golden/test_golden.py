@@ -1,0 +1,158 @@
+"""What a release has written, every later one replays: the same answers, nothing executed, and the same state."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import steplog
+from steplog._cli.main import cli
+from steplog._kernel.fold import fold
+from steplog._runtime.pack import body_names
+from steplog._runtime.settings import cipher
+from steplog.stores.files import FileStore
+from tests.golden import record
+from tests.golden.state import kept
+from tests.support.processes import environment
+from tests.support.recorded import ROOT
+
+GOLDEN = Path(__file__).parent
+FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/home"))
+PLAYED = [name for name in FOLDERS if (GOLDEN / name / "program.py").exists()]
+# Their programs are tests of their own.
+ELSEWHERE = {"sdk": "tests/matrix/test_logs.py", "withheld": "tests/golden/test_encrypted.py"}
+CLOSED = "http://127.0.0.1:9"
+
+
+def runs_of(name: str) -> list[str]:
+    return sorted(path.name for path in (GOLDEN / name / "home/runs").iterdir())
+
+
+def expected(name: str, what: str):
+    return json.loads((GOLDEN / name / f"{what}.json").read_text())
+
+
+@pytest.fixture(params=PLAYED)
+def played(request, tmp_path):
+    """A program of another release and a copy of its home, with this release installed."""
+    name = request.param
+    home = tmp_path / "home"
+    shutil.copytree(GOLDEN / name / "home", home)
+    with record.keyed(name):
+        program = record.load(GOLDEN / name / "program.py")
+        steplog.install(home=home, durability="process")
+        yield name, program, home
+        steplog.uninstall()
+
+
+def test_every_run_is_replayed_whole_and_nothing_is_executed(played):
+    name, program, home = played
+    assert set(program.RUNS) == set(runs_of(name))
+    said = expected(name, "said")
+    for run_id in program.RUNS:
+        log = home / "runs" / run_id / "events.jsonl"
+        before = log.read_bytes()
+        # Through JSON, as it was kept.
+        assert json.loads(json.dumps(program.say(run_id, CLOSED))) == said[run_id], run_id
+        assert program.executed == [], f"{run_id} was executed again"
+        after = log.read_bytes()
+        assert after.startswith(before)
+        added = [json.loads(line)["type"] for line in after[len(before) :].splitlines()]
+        assert not [kind for kind in added if kind.startswith("step.")], run_id
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_log_folds_to_the_state_that_was_kept(name, tmp_path):
+    shutil.copytree(GOLDEN / name / "home", tmp_path / "home")
+    states = expected(name, "state")
+    assert set(states) == set(runs_of(name))
+    with record.keyed(name if name != "withheld" else "withheld-encrypted"):
+        store = FileStore(tmp_path / "home", cipher=cipher())
+        for run_id, state in states.items():
+            events = list(store.read(run_id).events)
+            assert kept(fold(events)) == state, run_id
+            half = len(events) // 2
+            assert kept(fold(events[half:], fold(events[:half]))) == state, f"{run_id}, folded in two parts"
+            for body in {body for event in events for body in body_names(event.data)}:
+                assert store.bodies.has(body)
+                if name != "withheld":
+                    store.bodies.get(body)
+        store.bodies.close()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_log_is_verified_by_the_command_line(name, tmp_path):
+    shutil.copytree(GOLDEN / name / "home", tmp_path / "home")
+    key = {"STEPLOG_KEY": record.KEY} if "encrypted" in name or name == "withheld" else {}
+    command = [sys.executable, "-m", "steplog", "verify", "--all", "--home", str(tmp_path / "home")]
+    done = subprocess.run(command, env=environment(**key), capture_output=True, text=True, check=False)
+
+    assert "verify" in cli.commands
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_log_holds_every_type_of_event_and_every_kind_of_step(name):
+    from steplog._kernel import events as ev
+
+    lines = [
+        json.loads(line) for file in (GOLDEN / name).rglob("events.jsonl") for line in file.read_bytes().splitlines()
+    ]
+    types = {value for key, value in vars(ev).items() if key.isupper() and key != "FORMAT"}
+    started = [line["data"] for line in lines if line["type"] == ev.STEP_STARTED]
+    outcomes = {line["data"]["outcome"] for line in lines if line["type"] == ev.STEP_FINISHED}
+
+    # A type that is added later is in the logs of the format that brought it.
+    assert {line["type"] for line in lines} >= types if name == PLAYED[0] else types
+    assert {step["mode"] for step in started} == {"safe", "keyed", "verify", "unsafe"}
+    assert {step["kind"] for step in started} == {"llm_call", "tool_call", "local"}
+    assert outcomes == {"done", "failed", "cancelled"}
+    assert any("branch" in step for step in started)
+
+
+def test_the_newest_golden_log_is_of_the_formats_of_today(tmp_path):
+    """Where this fails, a format has changed: record it under a new name (tests/golden/record.py), and keep the old."""
+    import sqlite3
+
+    from steplog._kernel.events import FORMAT
+
+    formats, bodies = set(), set()
+    for name in PLAYED:
+        for file in (GOLDEN / name).rglob("events.jsonl"):
+            formats.add(json.loads(file.read_bytes().splitlines()[0])["data"]["format"])
+        with sqlite3.connect(GOLDEN / name / "home/bodies.db") as db:
+            bodies |= set(db.execute("PRAGMA user_version").fetchone())
+    steplog.install(home=tmp_path / "home", interceptors=[])
+    with steplog.run("now"):
+        steplog.step("large", lambda: "x" * 10_000)
+    steplog.uninstall()
+    with sqlite3.connect(tmp_path / "home/bodies.db") as db:
+        (today,) = db.execute("PRAGMA user_version").fetchone()
+
+    assert FORMAT in formats
+    assert today == max(bodies)
+    assert bodies == set(range(1, today + 1))
+
+
+def test_every_folder_has_a_program_that_replays_it():
+    for name in FOLDERS:
+        if name not in PLAYED:
+            test = ROOT / ELSEWHERE[name.partition("-")[0]]
+            assert "def test_" in test.read_text()
+            assert ast.parse(test.read_text())
+
+
+def test_a_golden_log_is_never_written_again(tmp_path):
+    before = (GOLDEN / "log-1/said.json").read_bytes()
+    command = [sys.executable, "-m", "tests.golden.record", "log-1"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "never written again" in done.stderr
+    assert (GOLDEN / "log-1/said.json").read_bytes() == before

@@ -10,7 +10,8 @@ import pytest
 import steplog
 from steplog._kernel.state import StepState
 from steplog._runtime.context import frame
-from steplog._runtime.record import record
+from steplog._runtime.looking import Body
+from steplog._runtime.record import begin, record
 from steplog._runtime.ticket import Call
 
 _KEPT = {"start", "end", "notes", "source"}
@@ -35,7 +36,34 @@ def mail(to, client):
     return (to, client is None)
 
 
+def model_call(number, outcome, detail, *, stream=False, secret="", progress=None):
+    """A call as an interceptor records it, and what becomes of it."""
+    body = Body(b'{"number":%d,"text":"%b"}' % (number, secret.encode()))
+    call = Call("llm_call", "m", {"n": number}, "safe", request={"path": "/v1", "stream": stream, "body": body})
+    ticket = begin(call)
+    assert ticket is not None
+    if progress:
+        ticket.progress(progress)
+    ticket.finish(outcome, detail, waited=0.5)
+
+
+def model_calls():
+    answer = Body(b'{"usage":{"total_tokens":3}}')
+    model_call(1, "done", {"exchanges": [{"status": 200, "body": answer}], "parse": "ok"})
+    model_call(2, "done", {"exchanges": [{"status": 200, "body": answer}]}, stream=True)
+    model_call(3, "failed", {"exchanges": [{"status": 500}], "error": {"type": "E"}, "final": True})
+    model_call(4, "failed", {"error": {"type": "E"}, "job_open": True}, progress={"job": {"id": "j"}})
+    model_call(5, "done", {"exchanges": []}, progress={"chunks": [answer]}, stream=True)
+    model_call(6, "done", {"exchanges": []}, secret=_SECRET)
+    model_call(7, "done", {"exchanges": [{"status": 200, "body": Body(_SECRET.encode())}]})
+    model_call(8, "done", {"exchanges": [], "unreplayable": {"message": "no"}})
+
+
+_SECRET = "Authorization: Bearer 0123456789abcdef0123456789abcdef"
+
+
 def agent():
+    model_calls()
     steplog.step("now", lambda: 12.5)
     look_up("ordinary")
     look_up("ordinary")

@@ -205,6 +205,7 @@ def _begun(state: RunState, event: Event, facts: Facts) -> None:
         branch=facts["branch"],
         account=facts["account"],
         module=facts["module"],
+        streamed="request" in facts,
         source=state.source,
     )
     place = (scope, after)

@@ -45,7 +45,13 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
             if len(innocent) < _INNOCENT:
                 innocent.add(said)
         return line
-    return sink.text(b'%b,"request":%b}' % (text.encode(), orjson.dumps(sink.detail(call.request))))
+    data = b'%b,"request":%b}' % (text.encode(), orjson.dumps(sink.detail(call.request)))
+    line = sink.text(data)
+    if line is data and ticket.earlier is None:
+        sink.facts = _facts_of(ticket, line)
+        if call.request.get("stream"):
+            sink.facts["request"] = {"stream": True}
+    return line
 
 
 def _facts_of(ticket: Ticket, line: bytes) -> Facts:
@@ -124,10 +130,16 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     if outcome == "done":
         data.pop("final", None)
     data["ms"] = {"total": ms(total), "provider": ms(waited)} if waited else {"total": ms(total)}
-    return sink.line(data)
+    line = sink.line(data)
+    if not sink.redacted:
+        sink.facts = Facts((name, data[name]) for name in _FOLDED if name in data)
+        sink.facts.whole = line
+    return line
 
 
 _RESULT: Final = {"result"}
+# All that a fold reads of an outcome.
+_FOLDED: Final = ("outcome", "attempt", "retry", "progressed", "unreplayable", "redacted", "how", "final", "job_open")
 
 
 def warn_of_loss(ticket: Ticket) -> None:

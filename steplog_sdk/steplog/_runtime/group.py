@@ -179,11 +179,9 @@ class Group:
                 return future
         elif not entry.sync:
             entry.passed = True
-            if entry.bodies:
-                self._committer.wake()
-            elif self._flushing is not loop:
+            if self._flushing is not loop:
                 # A plain write takes a microsecond; handing it to another thread would take fifty. All that the tasks
-                # put in line until the loop turns round are one write.
+                # put in line until the loop turns round are one write, or one transaction of the body store.
                 self._flushing = loop
                 loop.call_soon(self._flush_in_loop)
         entry.check()
@@ -192,7 +190,8 @@ class Group:
     def _flush_in_loop(self) -> None:
         self._flushing = None
         if os.getpid() == self._pid:
-            if len(self._pending) > _MANY:
+            pending = self._pending[:]
+            if len(pending) > _MANY or any(entry.bodies for entry in pending):
                 self._committer.wake()
             else:
                 self._write_plain()

@@ -44,10 +44,13 @@ def looked_at(redactor: Redactor, body: Body) -> tuple[bytes, int]:
 
 
 def _text(redactor: Redactor, data: bytes, body: Body) -> tuple[bytes, int]:
-    text = body.before + data
+    text = body.before + data if body.before else data
+    found = redactor.spans(text)
+    if not found and not body.events:
+        return data, 0  # most bodies
     first = len(body.before)
     # Each secret has a number of its own; those that stand in one piece count from below.
-    places = [(span, ~number) for number, span in enumerate(redactor.spans(text))]
+    places = [(span, ~number) for number, span in enumerate(found)]
     if body.events:
         places += split_spans(redactor.spans, text)
     parts: list[bytes] = []

@@ -137,7 +137,10 @@ class _Carried:
 
     def __init__(self, found: Frame | None, fn: Callable[..., Any], how: str, *, ends: bool = False) -> None:
         self._ends = ends
-        self._frame = found and found._replace(owner=_BRANCH, branch=found.recorder.dispatch.fork(found, how))
+        self._frame: Frame | None = None
+        if found is not None:
+            recorder, scope, after, _, _ = found
+            self._frame = Frame(recorder, scope, after, _BRANCH, recorder.dispatch.fork(found, how))
         self._fn = fn
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

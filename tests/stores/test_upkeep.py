@@ -382,3 +382,18 @@ def test_pruning_beside_writers_takes_nothing_that_a_line_names(bodies, tmp_path
     assert [name for name, data in everything.items() if not bodies.has(name) or bodies.get(name) != data] == []
     assert bodies.check().faults == []
     assert taken
+
+
+def test_what_is_named_anew_after_a_prune_began_is_not_pruned(bodies):
+    """A fork names the bodies of its parent, which may be pruned at that moment; nothing is put anew."""
+    old, shared = named(b"old" * 300), named(b"shared" * 300)
+    bodies.put([old, shared])
+    age(bodies, [old[0], shared[0]])
+    number = begin(bodies, 20_000)
+    with bodies.held():
+        bodies.touch([shared[0], "0" * 64, "not a name"])
+
+    pruned = prune(bodies, number, lambda _name, _day: False, ())
+
+    assert pruned.bodies == [old[0]]
+    assert bodies.get(shared[0]) == shared[1]

@@ -120,7 +120,7 @@ def describe(drafted: Draft) -> dict[str, Any]:
         "result": None if drafted.result is NOT_GIVEN else {"value": drafted.result},
         "live_tools": drafted.live_tools,
         "missing_bodies": len(drafted.missing),
-        "cost_then": cost_of(behind).facts(),
+        "cost_of_the_rest": cost_of(behind).facts(),
     }
 
 

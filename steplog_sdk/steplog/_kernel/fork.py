@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
-from steplog._kernel.fold import CLOSED_OUTCOMES, FINISHED, RunState, StepState, fold
+from steplog._kernel.fold import CLOSED_OUTCOMES, DONE, FINISHED, RunState, StepState, fold
 
 if TYPE_CHECKING:
     from steplog._kernel.decide import Effect
@@ -42,8 +42,8 @@ class Prefix(NamedTuple):
 
     @property
     def real(self) -> list[StepState]:
-        """The steps of the prefix that have had a side effect: it happened once, and does not happen in the fork."""
-        return [step for step in self.shared if step.mode != "safe"]
+        """The steps of the prefix that have had a side effect, or may have had one while nobody waited for it."""
+        return [step for step in self.shared if step.mode != "safe" and _may_be_real(step)]
 
     @property
     def doubtful(self) -> list[StepState]:
@@ -61,6 +61,10 @@ def prefix(events: Sequence[Event], at: StepState | None) -> Prefix:
     shared = [step for step in state.steps.values() if kept_until[step.id] >= 0]
     dropped = [step for step in state.steps.values() if kept_until[step.id] < 0]
     return Prefix(at, kept, shared, dropped)
+
+
+def _may_be_real(step: StepState) -> bool:
+    return step.status == DONE or step.settled or step.given_up is not None
 
 
 def _is_end(event: Event) -> bool:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steplog._kernel.canonical import _any, canonical, digest, is_plain
+from steplog._kernel.canonical import _any, canonical, digest, is_plain, plain_bytes
 from steplog._kernel.codec import encode
 from steplog.errors import EncodeError
-from tests.kernel.strategies import JSON
+from tests.kernel.strategies import JSON, VALUES
 
 # RFC 8785, appendix B. A value that is an integer is written there without a point; here it keeps one.
 RFC_NUMBERS = {
@@ -175,6 +175,14 @@ def test_the_short_way_writes_what_the_walk_writes(tree):
         assert encode(tree) is tree
 
 
+@given(JSON | VALUES | st.dictionaries(st.sampled_from(["a", "é", "$steplog", "$"]), JSON | st.just("$steplog")))
+def test_what_is_written_at_once_is_what_is_plain(value):
+    written = plain_bytes(value)
+    assert (written is not None) == is_plain(value)
+    if written is not None:
+        assert written == _any(value, 0)
+
+
 @pytest.mark.parametrize(
     "tree",
     [1e-5, 1e15, math.nan, 2**53, {"\u00fc": 1}, {"$steplog": 1}, ("a",), "\ud800", {"a": ["\ud800"]}, {1: 2}, b""],
@@ -183,6 +191,7 @@ def test_what_the_short_way_might_write_otherwise_takes_the_walk(tree):
     assert not is_plain(tree)
     assert not is_plain([tree])
     assert not is_plain({"a": tree})
+    assert plain_bytes(tree) is plain_bytes([tree]) is plain_bytes({"a": tree}) is None
 
 
 def test_a_tree_that_is_too_deep_takes_the_walk():
@@ -191,3 +200,5 @@ def test_a_tree_that_is_too_deep_takes_the_walk():
         tree = [tree]
     assert not is_plain(tree)
     assert is_plain(tree[0])
+    assert plain_bytes(tree) is None
+    assert plain_bytes(tree[0]) == canonical(tree[0])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from steplog._kernel.identity import MODES, args_hash, check_mode, step_id
 from steplog._kernel.occurrences import Occurrences
 from steplog._runtime.context import Frame
-from steplog._runtime.drive import run
 from steplog._runtime.journal import Journal
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.redaction import redactor
+from steplog._runtime.settle import begin
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call
 from steplog.errors import EncodeError, InvalidArgument
@@ -116,7 +116,7 @@ def submitted(calls):
     recorder = Recorder(journal, redactor())
     ids = []
     for target, scope, argument in calls:
-        ticket = run(recorder.begin(Call("tool_call", target, {"x": argument}), Frame(recorder, scope, None, (0, 0))))
+        ticket = begin(recorder, Call("tool_call", target, {"x": argument}), Frame(recorder, scope, None, (0, 0)))
         assert isinstance(ticket.attempt, int)
         ids.append(ticket.step)
     journal.close()

@@ -268,7 +268,7 @@ async def test_what_the_program_gave_up_is_given_up_again():
 
 
 async def test_a_step_that_was_given_up_and_is_waited_for_now_halts(monkeypatch):
-    monkeypatch.setattr("steplog._runtime.recorder._FORSAKEN_SECONDS", 0.1)
+    monkeypatch.setattr("steplog._runtime.settle._FORSAKEN_SECONDS", 0.1)
 
     @steplog.step
     async def slow():

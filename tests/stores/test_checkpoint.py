@@ -35,8 +35,8 @@ class Kept:
     def __init__(self, events):
         self.by_seq = {event.seq: event.data for event in events}
 
-    def data(self, seq):
-        return self.by_seq[seq]
+    def read(self, seq):
+        return self.by_seq[seq], orjson.dumps(self.by_seq[seq])
 
 
 @given(EVENTS, st.data())

@@ -114,11 +114,11 @@ def test_a_writers_state_finds_what_was_appended_and_what_was_closed(store):
     line = chain.seal("step.finished", "s_39", STAMP, b'{"outcome":"done","result":"later"}')
     writer.append([line], 41, sync=False)
 
-    assert state.source.data(41) == {"outcome": "done", "result": "later"}
+    assert state.source.read(41)[0] == {"outcome": "done", "result": "later"}
     with pytest.raises(StoreError, match=r"cannot read|no longer"):
-        state.source.data(42)
+        state.source.read(42)
     writer.close()
-    assert state.source.data(41)["result"] == "later"
+    assert state.source.read(41)[0]["result"] == "later"
 
 
 def test_a_states_copies_find_their_data(store):

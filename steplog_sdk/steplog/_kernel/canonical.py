@@ -45,6 +45,8 @@ EXACT: Final = 2**53 - 1
 _WIDEST: Final = 1 << 16
 
 _STR: Final = frozenset({str})
+_MARK: Final = _text(MARK)
+_DOLLAR: Final = ord("$")
 
 
 def is_plain(value: Any, above: int = 0) -> bool:
@@ -105,9 +107,51 @@ def is_utf8(text: str) -> bool:
 _PLAIN_LEAVES: Final[dict[type, Callable[[Any], bool]]] = {str: is_utf8, float: _is_plain_float}
 
 
-def plain_bytes(tree: Any) -> bytes:
-    """The canonical bytes of a tree that `is_plain`."""
-    return _text(tree, option=orjson.OPT_SORT_KEYS)
+# Beside the types of its parts, a tree that is plain has what orjson looks at while it writes: keys that are str, ints
+# that are exact, text that is UTF-8.
+_LEAVES: Final = frozenset({str, int, bool, type(None)})
+_STRICT: Final = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_STRICT_INTEGER
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
+
+def plain_bytes(value: Any) -> bytes | None:
+    """The canonical bytes of a value that `is_plain`, else None. Half as dear as asking first."""
+    try:
+        # Before its types are looked at, because this refuses what contains itself.
+        text = _text(value, option=_STRICT)
+        if not (_are_plain(value.values(), DEPTH - 1) if type(value) is dict else _are_plain((value,), DEPTH)):
+            return None
+    except (RuntimeError, orjson.JSONEncodeError):  # another thread changes it, or it is not plain
+        return None
+    # Text may be anything, keys may not. So it takes a closer look where one of both is not ASCII, or could be a key
+    # that marks a wrapper.
+    if text.isascii() and (_DOLLAR not in text or _MARK not in text):
+        return text
+    return text if is_plain(value) else None
+
+
+def _are_plain(items: Iterable[Any], levels: int) -> bool:
+    """Whether all parts of these items are of the types of a plain tree, and no deeper than so many levels."""
+    if not levels:
+        return not any(True for _ in items)
+    for item in items:
+        kind = type(item)
+        if kind in _LEAVES:
+            continue
+        if kind is dict:
+            if not _are_plain(item.values(), levels - 1):
+                return False
+        elif kind is list:
+            if not _are_plain(item, levels - 1):
+                return False
+        elif kind is not float or not _is_plain_float(item):
+            return False
+    return True
 
 
 def canonical(tree: Any, where: str = "value") -> bytes:
@@ -123,7 +167,8 @@ def canonical(tree: Any, where: str = "value") -> bytes:
             type that JSON does not have; `path` says where.
     """
     try:
-        return plain_bytes(tree) if is_plain(tree) else _any(tree, 0)
+        text = plain_bytes(tree)
+        return _any(tree, 0) if text is None else text
     except Refused as refused:
         path = refused.path(where)
         message = f"{shortened(path)} {refused.problem}"

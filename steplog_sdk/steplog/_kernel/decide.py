@@ -133,16 +133,21 @@ def decide(
             very many steps have one place.
         on_drift: `halt`, `warn` or `run`; with the latter two a new step runs although the log holds another one.
     """
-    if (
-        effect.id not in state.steps
-        and (effect.scope, effect.after) not in state.followers
+    step = state.steps.get(effect.id)
+    if step is not None:
+        decision = _recorded(state, step, effect, on_drift)
+        if type(decision) is Replay:
+            return decision
+    elif (
+        (effect.scope, effect.after) not in state.followers
         and not owed
         and not state.completed_once
         and "fork" not in state.created
     ):
         # Nothing is recorded that it could be, at its place or anywhere; what every question below comes to then.
         return FIRST
-    decision = _decide(state, seen, effect, left or {}, on_drift)
+    else:
+        decision = _new(state, seen, effect, left or {}, on_drift)
     if isinstance(decision, Proceed) and effect.mode != "safe" and not decision.attach and on_drift == "halt":
         missed = tuple(step for step in owed if step != effect.id and not _ask_the_same(state, step, effect.id))
         if missed and not _comes_first(state, effect.id, missed):
@@ -173,16 +178,13 @@ def _ask_the_same(state: RunState, one: str, other: str) -> bool:
     return state.steps[one].request == state.steps[other].request
 
 
-def _decide(
-    state: RunState, seen: Collection[str], effect: Effect, left: Mapping[Place, Collection[str]], on_drift: str
-) -> Decision:
-    step = state.steps.get(effect.id)
-    if step is None:
-        return _new(state, seen, effect, left, on_drift)
+def _recorded(state: RunState, step: StepState, effect: Effect, on_drift: str) -> Decision:
     if step.given_up is not None and not step.allowed and (state.last_start > step.given_up or state.completed_once):
         return Forsaken(step)
     if step.status in FINISHED:
-        return _finished(state, step, effect)
+        if step.lost or step.status == FAILED:
+            return _marred(state, step, effect)
+        return _replay(Replay, (step,))
     decision = _unfinished(step, effect)
     if isinstance(decision, Proceed) and state.completed_once and on_drift == "halt" and not step.allowed:
         # The run ended without this step, which was left behind or cancelled; it must not happen after the end.
@@ -206,14 +208,19 @@ def inside(state: RunState, scope: str) -> list[StepState]:
     return state.within(scope)
 
 
-def _finished(state: RunState, step: StepState, effect: Effect) -> Decision:
+# As `Replay(...)` does it, without a second call.
+_replay: Final = tuple.__new__
+
+
+def _marred(state: RunState, step: StepState, effect: Effect) -> Decision:
+    """Decide on a step that has failed, or whose outcome is lost."""
     if step.status == FAILED and step.id in state.retry and not state.completed_once:
         return Proceed(step.attempt + 1, attach=_attaches(step, effect))
-    if step.lost:
-        if step.mode == "safe" and effect.mode == "safe" and not state.completed_once:
-            return Proceed(step.attempt + 1)
-        return Halt("unreplayable", step)
-    return Replay(step)
+    if not step.lost:
+        return Replay(step)
+    if step.mode == "safe" and effect.mode == "safe" and not state.completed_once:
+        return Proceed(step.attempt + 1)
+    return Halt("unreplayable", step)
 
 
 def _unfinished(step: StepState, effect: Effect) -> Decision:

@@ -7,13 +7,13 @@ dispatch, so a re-run that asks for the same things yields the same ids.
 
 from __future__ import annotations
 
-import hashlib
 import struct
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 import orjson
 
-from steplog._kernel.canonical import canonical
+from steplog._kernel.canonical import canonical, plain_bytes
 from steplog.errors import InvalidArgument
 
 Kind = Literal["llm_call", "tool_call", "local"]
@@ -27,22 +27,19 @@ _PAIRS: Final = tuple(a + b for a in "abcdefghijklmnopqrstuvwxyz234567" for b in
 _NUMBERS: Final = struct.Struct(">QQB15x").unpack
 
 
-def args_hash(args: Any, *, plain: bool = False) -> str:
+def args_hash(args: Any) -> str:
     """SHA-256 (64 hex digits) of the canonical form of an argument tree.
-
-    Args:
-        args: the tree.
-        plain: the caller knows already that the tree `is_plain`.
 
     Raises:
         EncodeError: the tree holds something that JSON cannot.
     """
-    if plain:
-        try:
-            return hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        except orjson.JSONEncodeError:  # it was changed meanwhile; below that is found again, and where
-            pass
-    return hashlib.sha256(canonical(args)).hexdigest()
+    return sha256(canonical(args)).hexdigest()
+
+
+def plain_hash(args: Any) -> str | None:
+    """The `args_hash` of a value that needs no encoding (see `canonical.is_plain`), or None of one that may need it."""
+    text = plain_bytes(args)
+    return None if text is None else sha256(text).hexdigest()
 
 
 def step_id(scope: str, kind: str, target: str, hashed: str, occurrence: int) -> str:
@@ -57,7 +54,7 @@ def step_id(scope: str, kind: str, target: str, hashed: str, occurrence: int) ->
     """
     # For an array of strings and one small int, orjson's compact form is the canonical one.
     identity = orjson.dumps([scope, kind, target, hashed, occurrence])
-    high, middle, low = _NUMBERS(hashlib.sha256(identity).digest())
+    high, middle, low = _NUMBERS(sha256(identity).digest())
     pairs = _PAIRS
     # 13 pairs of digits are 130 bits: six from the first 64 with 4 bits left over, and so on.
     return (

@@ -117,7 +117,7 @@ class Occurrences:
         self._given: dict[str, dict[Request, int | _Group]] = {}
 
     def give(
-        self, scope: str, request: Request, after: str | None, branch: str = "", *, of_others: OfOthers = "take"
+        self, scope: str, request: Request, after: str | None, branch: str = "", of_others: OfOthers = "take"
     ) -> int | None:
         """The occurrence of a request that is made in a scope, behind the step `after`, for nobody in particular.
 
@@ -132,36 +132,42 @@ class Occurrences:
         Returns:
             None to wait.
         """
-        counted = self._counted(scope, request)
-        if isinstance(counted, _Group):
-            return counted.give(after, branch, of_others)
-        self._given[scope][request] = counted + 1
-        return counted
+        given = self._given.get(scope)
+        if given is None:
+            given = self._given[scope] = {}
+        counted = given.get(request)
+        if counted is None:
+            counted = self._recorded_of(scope, request) if self._recorded else 0
+        if isinstance(counted, int):
+            given[request] = counted + 1
+            return counted
+        given[request] = counted
+        return counted.give(after, branch, of_others)
 
     def give_to(self, scope: str, request: Request, after: str | None, caller: Caller) -> Given | None:
         """The occurrence of a request that is made for an account; None where other branches may have to ask first."""
         self._accounts.used.add(caller.account)
-        counted = self._counted(scope, request)
+        given = self._given.setdefault(scope, {})
+        counted = given.get(request)
+        if counted is None:
+            counted = self._recorded_of(scope, request)
         if counted == 0:
             owned = self._owned.get((scope, request))
             if owned is not None and owned.account != caller.account:
-                counted = self._given[scope][request] = _Group([_place(owned)])
-        if isinstance(counted, _Group):
-            return counted.give_to(after, caller, self._accounts)
-        self._given[scope][request] = counted + 1
-        return Given(counted)
+                counted = _Group([_place(owned)])
+        if isinstance(counted, int):
+            given[request] = counted + 1
+            return Given(counted)
+        given[request] = counted
+        return counted.give_to(after, caller, self._accounts)
 
     def restart(self, scope: str) -> None:
         """Give out the occurrences inside a step again, because the step is attempted again."""
         self._given.pop(scope, None)
 
-    def _counted(self, scope: str, request: Request) -> int | _Group:
-        given = self._given.setdefault(scope, {})
-        counted = given.get(request)
-        if counted is None:
-            places = self._recorded.get((scope, request))
-            counted = given[request] = 0 if places is None else _Group(places)
-        return counted
+    def _recorded_of(self, scope: str, request: Request) -> int | _Group:
+        places = self._recorded.get((scope, request))
+        return 0 if places is None else _Group(places)
 
 
 def _asked(step: StepState) -> tuple[str, Request]:

@@ -31,8 +31,8 @@ Kept = Data | bytes | int
 class Source(Protocol):
     """A log that gives the data of its events back."""
 
-    def data(self, seq: int) -> Data:
-        """The data of an event.
+    def read(self, seq: int) -> tuple[Data, bytes]:
+        """The data of an event, and the JSON that it was parsed from; the same again for nobody else.
 
         Raises:
             StoreError: it cannot be read, or is not what was verified (Corrupt).
@@ -111,33 +111,42 @@ class StepState:
 
     @property
     def started(self) -> Data:
-        """Data of its newest `step.started`. Raises what `Source.data` raises."""
-        return self._data(self.start)
+        """Data of its newest `step.started`. Raises what `Source.read` raises."""
+        return self._read(self.start)[0]
 
     @property
     def finished(self) -> Data | None:
-        """Data of its newest `step.finished` or `step.resolved`, or None. Raises what `Source.data` raises."""
-        if self.end is None:
-            return None
-        data = self._data(self.end)
+        """Data of its newest `step.finished` or `step.resolved`, or None. Raises what `Source.read` raises."""
+        return None if self.end is None else self.read_end()[0]
+
+    def read_end(self) -> tuple[Data, bytes | None]:
+        """Data of the event that ended it, and the JSON that it was parsed from just now; None where it was before.
+
+        Raises:
+            StoreError: as `Source.read`.
+        """
+        end, source = self.end, self.source
+        if end is None:
+            return {}, None
+        data, text = source.read(end) if type(end) is int and source is not None else self._read(end)
         if self.incomplete:
             why = "some of the pieces in which it arrived are not in the log."
-            return {**data, "unreplayable": {"why": why}}
-        return data
+            data = {**data, "unreplayable": {"why": why}}
+        return data, text
 
     @property
     def progressed(self) -> list[Data]:
-        """Data of the `step.progressed` events of its newest attempt. Raises what `Source.data` raises."""
-        return [self._data(kept) for kept in self.notes] if self.notes else []
+        """Data of the `step.progressed` events of its newest attempt. Raises what `Source.read` raises."""
+        return [self._read(kept)[0] for kept in self.notes] if self.notes else []
 
-    def _data(self, kept: Kept) -> Data:
+    def _read(self, kept: Kept) -> tuple[Data, bytes | None]:
         if isinstance(kept, int):
-            assert self.source is not None
-            return self.source.data(kept)
+            source = self.source
+            assert source is not None
+            return source.read(kept)
         if isinstance(kept, bytes):
-            data: Data = orjson.loads(kept)
-            return data
-        return kept
+            return orjson.loads(kept), kept
+        return kept, None
 
     def copy(self) -> StepState:
         """A state that changes by itself; event data is shared, and nobody changes that."""

@@ -6,12 +6,11 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from steplog._kernel.decide import Decision, Effect
 from steplog._runtime.context import Frame
 from steplog._runtime.drive import Pause, Steps
 
 if TYPE_CHECKING:
-    from steplog._runtime.dispatch import Dispatch
+    from steplog._runtime.dispatch import Dispatch, Submitted
     from steplog._runtime.ticket import Call
 
 # Enough to tell the accounts of one program apart, and too little to try guesses of a credential on.
@@ -56,8 +55,8 @@ class Digests:
 
 
 def await_accounts(
-    dispatch: Dispatch, call: Call, place: Frame, hashed: str, grace: float
-) -> Steps[tuple[Effect, int, Decision]]:
+    dispatch: Dispatch, call: Call, place: Frame, hashed: str, branch: str, grace: float
+) -> Steps[Submitted]:
     """Submit a call when other branches have asked for what is theirs, or ask for nothing any more."""
     began = since = time.monotonic()
     asked = dispatch.asked
@@ -69,6 +68,6 @@ def await_accounts(
         if now - since > grace or now - began > grace * _MOST:
             # Who has waited in vain once need not do so for every account whose credentials have changed.
             dispatch.patient = False
-        submitted = dispatch.submit(call, place, hashed)
+        submitted = dispatch.submit(call, place, hashed, branch)
         if submitted is not None:
             return submitted

@@ -107,11 +107,14 @@ def frame() -> Frame | None:
     return found
 
 
-def advance(recorder: Recorder, scope: str, step: str) -> None:
-    """Note that `step` has finished in the executing context, when that context is at this place of this run."""
+def advance(recorder: Recorder, scope: str, step: str, who: Owner | None = None) -> None:
+    """Note that `step` has finished in the executing context, when that context is at this place of this run.
+
+    `who` is the `owner` that executes, where the caller knows it.
+    """
     found = FRAME.get()
     if found is not None and found.recorder is recorder and found.scope == scope:
-        FRAME.set(_frame(Frame, (recorder, scope, step, owner(), found.branch)))
+        FRAME.set(_frame(Frame, (recorder, scope, step, who or owner(), found.branch)))
 
 
 # As `Frame(...)` does it, without a second call.

@@ -7,23 +7,24 @@ import hashlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from _thread import get_ident
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from steplog._kernel.decide import Decision, Effect, Halt, Place, Replay, decide, inside, owed_by, unasked
+from steplog._kernel.decide import FIRST, Decision, Effect, Halt, Place, Replay, decide, inside, owed_by, unasked
 from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.fork import origin_of
 from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Given, Occurrences, OfOthers
 from steplog._kernel.replaying import decide_recorded, unplayed
 from steplog._runtime.accounts import Digests, Doubt
-from steplog._runtime.context import Frame, branch_at, branch_of, current_task
+from steplog._runtime.context import Frame, branch_at, current_task
 from steplog._runtime.door import PROCESS
 from steplog._runtime.group import reentered
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from steplog._runtime.journal import Journal
+    from steplog._runtime.recorder import Recorder
     from steplog._runtime.ticket import Call
 
 # Characters of a branch's name: threads that start threads that start threads.
@@ -32,6 +33,9 @@ _LONG: Final = 64
 
 # Recorded steps of one place from which on it is worth keeping which of them were asked for.
 _MANY: Final = 32
+Submitted = tuple[Effect, int, Decision]
+"""An effect with its id, its occurrence, and what is to be done with it."""
+
 # As `Effect(...)` does it, without a second call.
 _effect: Final = tuple.__new__
 
@@ -49,28 +53,32 @@ class Dispatch:
         branched: whether anything was submitted from a branch, now or when the log was recorded: a thread or task that
             was forked off inside the run.
         patient: whether a branch may be made to wait until others have asked for what is theirs.
+        names: by the name of a step without a name of its own, what tells its function from others.
         innocent: what intents say beside ids and arguments, where that was found to hold no secret.
         live: whether what is not recorded may happen; not so in a replay.
         paced: whether recorded steps take the time that they took.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
-    def __init__(self, journal: Journal, on_drift: str, refuse_if_halted: Callable[[], None]) -> None:
+    def __init__(self, recorder: Recorder, on_drift: str) -> None:
+        journal = recorder.journal
         self.live = True
         self.paced = False
         self.branched = any(step.branch for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
-        self._refuse_if_halted = refuse_if_halted
+        self._wanted = "run" if on_drift == "run" else "halt"
+        self._recorder = recorder
         self._lock = threading.RLock()
-        self._inside: set[int] = set()
+        # The thread that is counting a call, or 0.
+        self._counting = 0
         self._seen: set[str] = set()
         # Of places with many recorded steps: those that were not asked for yet.
         self._left: dict[Place, dict[str, None]] = {}
         self._owed = owed_by(journal.state)
         self._occurrences = Occurrences(journal.state)
         self._recorded: dict[str, list[StepState]] | None = None
-        self._names: dict[str, Any] = {}
+        self.names: dict[str, Any] = {}
         self._inner_runs: dict[str, int] = {}
         self._receivers: dict[tuple[str, str, str], Any] = {}
         self._digests = Digests(origin_of(journal.state.created, journal.run_id))
@@ -89,52 +97,56 @@ class Dispatch:
         """How many steps were submitted so far."""
         return len(self._seen)
 
-    def submit(
-        self, call: Call, place: Frame, hashed: str, *, may_wait: bool = True, branch: str | None = None
-    ) -> tuple[Effect, int, Decision] | None:
+    def submit(self, call: Call, place: Frame, hashed: str, branch: str, *, may_wait: bool = True) -> Submitted | None:
         """Count a call and decide on it. Raises what `Journal.check_usable` raises, and the halted run's interrupt.
 
         Returns:
             None where it depends on what other branches ask for; to be submitted again soon. Not unless it
             `may_wait`.
         """
-        # Before the call is counted: one that is refused and made again must get the same id. A signal handler that
-        # interrupted this thread in here would count its own call under the same number.
+        # Before the call is counted: one that is refused and made again must get the same id.
         self._journal.check_usable()
-        thread = threading.get_ident()
-        if thread in self._inside:
+        thread = get_ident()
+        if thread == self._counting:
+            # A signal handler that interrupted this thread in here would count its own call under the same number.
             raise reentered(self._journal.run_id)
-        self._inside.add(thread)
-        try:
-            with self._lock:
-                self._refuse_if_halted()
-                branch = branch_of(place) if branch is None else branch
-                if branch:
-                    # Branches that make the same call may find each other's, and with it the other's next step. So
-                    # from now on a step that is missing may only be late.
-                    self.branched = True
-                same = (call.kind, call.target, hashed)
-                first = step_id(place.scope, *same, 0)
-                occurrence = self._give(call, place, branch, same, first, may_wait=may_wait)
-                if occurrence is None:
-                    return None
-                identity = step_id(place.scope, *same, occurrence) if occurrence else first
-                effect = self._identify(call, place, same, identity)
-                decision = self.decide(effect)
-                if not may_wait and self._may_draw(call, decision):
-                    decision = self.decide(effect, on_drift="run")
-                return effect, occurrence, decision
-        finally:
-            self._inside.discard(thread)
+        with self._lock:
+            self._counting = thread
+            try:
+                if self._recorder.halted is not None:
+                    self._recorder.refuse_if_halted()
+                return self._count(call, place, hashed, branch, may_wait=may_wait)
+            finally:
+                self._counting = 0
 
-    def _identify(self, call: Call, place: Frame, same: tuple[str, str, str], identity: str) -> Effect:
+    def _count(self, call: Call, place: Frame, hashed: str, branch: str, *, may_wait: bool) -> Submitted | None:
+        if branch:
+            # Branches that make the same call may find each other's, and with it the other's next step. So from now on
+            # a step that is missing may only be late.
+            self.branched = True
+        scope, after, kind, target = place.scope, place.after, call.kind, call.target
+        same = (kind, target, hashed)
+        identity = step_id(scope, kind, target, hashed, 0)
+        if call.account or (self.branched and self.patient):
+            occurrence = self._give(call, place, branch, same, identity, may_wait=may_wait)
+        else:
+            occurrence = self._occurrences.give(scope, identity, after, branch)
+        if occurrence is None:
+            return None
+        if occurrence:
+            identity = step_id(scope, kind, target, hashed, occurrence)
         if call.receiver is not None:
             self._note_receiver(same, call.receiver)
         self._seen.add(identity)
-        if self._left:
-            self._forget_left(identity)
-        self._owed.pop(identity, None)
-        return _effect(Effect, (identity, *same[:2], place.scope, place.after, call.mode, call.attaches))
+        if self._owed or self._left:
+            self._forget(identity)
+        effect = _effect(Effect, (identity, kind, target, scope, after, call.mode, call.attaches))
+        decision = self._decide(effect, self._wanted)
+        if type(decision) is not Replay:
+            if not may_wait and self._may_draw(call, decision):
+                decision = self._decide(effect, "run")
+            decision = self._unless_in_doubt(decision)
+        return effect, occurrence, decision
 
     def account(self, call: Call) -> str:
         """For whom a call is made, as it is recorded."""
@@ -152,14 +164,14 @@ class Dispatch:
     def _give(
         self, call: Call, place: Frame, branch: str, same: tuple[str, str, str], first: str, *, may_wait: bool
     ) -> int | None:
-        may_wait = may_wait and self.patient and self.branched
+        asks_others = self.branched and self.patient
         if call.account:
-            given = self._give_to(call, place, branch, same, first, waited=not may_wait)
+            given = self._give_to(call, place, branch, same, first, waited=not (asks_others and may_wait))
             return None if given is None else given.number
         of_others: OfOthers = "take"
-        if self.branched and self.patient:
+        if asks_others:
             of_others = "wait" if may_wait else "leave" if call.mode == "safe" else "take"
-        return self._occurrences.give(place.scope, first, place.after, branch, of_others=of_others)
+        return self._occurrences.give(place.scope, first, place.after, branch, of_others)
 
     def _give_to(
         self, call: Call, place: Frame, branch: str, same: tuple[str, str, str], first: str, *, waited: bool
@@ -223,18 +235,25 @@ class Dispatch:
 
     def decide(self, effect: Effect, on_drift: str | None = None) -> Decision:
         """Decide on an effect that has been counted."""
-        wanted = on_drift or ("run" if self._on_drift == "run" else "halt")
         with self._lock:
-            state = self._journal.state
-            place = (effect.scope, effect.after)
-            if place in state.followers and effect.id not in state.steps:
-                self._keep_left(place)
-            if not self.live:
-                return self._decide_recorded(effect)
-            decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=wanted)
-        if self.doubt is not None and on_drift is None and not isinstance(decision, Replay):
-            return Halt("account")
+            decision = self._decide(effect, on_drift or self._wanted)
+        return decision if on_drift is not None else self._unless_in_doubt(decision)
+
+    def _decide(self, effect: Effect, on_drift: str) -> Decision:
+        state = self._journal.state
+        if not self.live:
+            decision: Decision = self._decide_recorded(effect)
+        else:
+            decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=on_drift)
+        if decision is not FIRST and type(decision) is not Replay and effect.id not in state.steps:
+            # It is mostly asked again, soon.
+            self._keep_left((effect.scope, effect.after))
         return decision
+
+    def _unless_in_doubt(self, decision: Decision) -> Decision:
+        if self.doubt is None or isinstance(decision, Replay) or not self.live:
+            return decision
+        return Halt("account")
 
     def replay_only(self, *, paced: bool) -> None:
         """From now on nothing happens that is not recorded; `paced`: and steps take the time that they took."""
@@ -257,7 +276,9 @@ class Dispatch:
         if len(followers) > _MANY and place not in self._left:
             self._left[place] = dict.fromkeys(step for step in followers if step not in self._seen)
 
-    def _forget_left(self, identity: str) -> None:
+    def _forget(self, identity: str) -> None:
+        """What was asked for is neither owed nor left any more."""
+        self._owed.pop(identity, None)
         step = self._journal.state.steps.get(identity)
         if step is not None and (step.scope, step.after) in self._left:
             self._left[step.scope, step.after].pop(identity, None)
@@ -330,7 +351,7 @@ class Dispatch:
         Raises:
             InvalidArgument: the name belongs to another function.
         """
-        if code is None or self._names.setdefault(name, code) == code:
+        if code is None or self.names.setdefault(name, code) == code:
             return
         message = (
             f"run {self._journal.run_id}: two different functions are recorded as {name!r}, so each could get the "

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 from steplog._kernel.codec import encode
 from steplog._kernel.identity import args_hash, check_mode
-from steplog._runtime.context import current_task, frame, inside
+from steplog._runtime import settle
+from steplog._runtime.context import frame, inside
 from steplog._runtime.door import active, place_of
 from steplog._runtime.drive import Steps, run, run_async
 from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems
@@ -41,14 +42,14 @@ def begin(call: Call) -> Ticket | None:
     """
     _check(call)
     place = place_of(call.kind, call.target, call.mode)
-    return None if place is None else run(place.recorder.begin(call, place, may_wait=current_task() is None))
+    return None if place is None else settle.begin(place.recorder, call, place)
 
 
 async def begin_async(call: Call) -> Ticket | None:
     """Submit an effect from a task. The event loop never waits for the disk."""
     _check(call)
     place = place_of(call.kind, call.target, call.mode)
-    return None if place is None else await run_async(place.recorder.begin(call, place))
+    return None if place is None else await settle.begin_async(place.recorder, call, place)
 
 
 def foresee(call: Call) -> dict[str, Any] | None:

@@ -1,12 +1,13 @@
 """The only door to the log: decide, intent, effect, outcome, in that order.
 
-    begin    decide           pure; a finished step is answered here and goes no further
-             intent           on disk before a side effect begins
+    ask      decide           pure; a finished step is answered here and goes no further
+    settle   wait, intent     on disk before a side effect begins
     ...      the effect       the caller's business
     finish   outcome          on disk before the caller sees it
 
-Each half exists once, as a generator that yields what it has to wait for, and is driven by a thread (`drive.run`)
-or by a task (`drive.run_async`). So there is one order to read and to test, not two that could come apart.
+What may have to wait exists once, as a generator that yields what it waits for, and is driven by a thread (`drive.run`)
+or by a task (`drive.run_async`). So there is one order to read and to test, not two that could come apart. An answer
+out of the log mostly waits for nothing, so `ask` is a plain function.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel import events as ev
-from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
+from steplog._kernel.decide import Effect, Replay
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
 from steplog._runtime import forked, lines, messages
-from steplog._runtime.accounts import await_accounts
 from steplog._runtime.blame import blame
 from steplog._runtime.blame import told as told_of
-from steplog._runtime.context import Frame, advance, branch_of, current_task
-from steplog._runtime.dispatch import Dispatch, took
-from steplog._runtime.drive import Pause, Steps
-from steplog._runtime.explain import explain
+from steplog._runtime.context import Frame, Owner, advance, branch_of
+from steplog._runtime.dispatch import Dispatch
+from steplog._runtime.drive import Steps
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import Sink
-from steplog._runtime.ticket import Call, Conclusion, Earlier, Recorded, Ticket
+from steplog._runtime.settle import Question
+from steplog._runtime.ticket import Call, Conclusion, Ticket
 from steplog._runtime.turns import Turn, Turns
 from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
@@ -45,14 +45,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("steplog")
 
-_PAUSE_SECONDS: Final = 0.01
-
-# A branch that sleeps on its way to a recorded step sleeps again on a resume. What branches have recorded is waited for
-# this many times longer than what is missing in a sequence.
-_LATE: Final = 12
-
-# How much longer than when it was recorded (twice that, and this) a step waits to be cancelled again.
-_FORSAKEN_SECONDS: Final = 60.0
 UNWRITTEN: Final = (StoreError, LogFailed, LeaseLost)
 
 
@@ -67,6 +59,10 @@ class Recorder:
         dispatch: what this process has asked for so far.
         halted: the interrupt that stopped the run, or None.
         handle: the `Run` that the program holds.
+        turns: the order in which recorded results are given back.
+        on_drift: what to do when the program no longer does what the log says.
+        drift_grace: seconds without a new request after which what other branches may ask for counts as missing.
+        left: steps that are to be concluded when the program goes on, and how.
         replayed: how many steps were answered from the log.
         executed: how many attempts were executed.
     """
@@ -91,79 +87,79 @@ class Recorder:
         self.handle: Any = None
         self.replayed = 0
         self.executed = 0
-        self._on_drift = on_drift
-        self._drift_grace = drift_grace
+        self.on_drift = on_drift
+        self.drift_grace = drift_grace
         self._on_halt = on_halt
-        self.dispatch = Dispatch(journal, on_drift, self.refuse_if_halted)
-        self._turns = Turns(journal.state, self.dispatch.runs_ahead)
+        # Asked once: there may be a hundred thousand of them.
+        self._tells = log.isEnabledFor(logging.DEBUG)
+        self.dispatch = Dispatch(self, on_drift)
+        self.turns = Turns(journal.state, self.dispatch.runs_ahead)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}
-        self._left: deque[tuple[Ticket, Callable[[], Conclusion | None]]] = deque()
+        self.left: deque[tuple[Ticket, Callable[[], Conclusion | None]]] = deque()
 
     # decide ------------------------------------------------------------------------------------------------------
 
-    def begin(self, call: Call, place: Frame, *, may_wait: bool = True) -> Steps[Ticket]:
+    def ask(self, call: Call, place: Frame, who: Owner, *, may_wait: bool) -> StepState | Question:
         """Submit an effect at a place in the run.
+
+        What is left of an earlier step (`left`) has to be concluded before.
 
         Args:
             call: the effect.
             place: where in the run it is submitted.
+            who: the thread and task that submit it.
             may_wait: whether other branches can go on while this one waits; not so for a plain call in an event loop.
+
+        Returns:
+            The step whose recorded outcome is to be returned now, or the question that is to be settled.
 
         Raises:
             Interrupt: the run is halted, or halts because of this effect.
             EncodeError: the arguments cannot be recorded.
         """
-        yield from self._conclude_left() if self._left else ()
-        self._turns.used()
-        branch, hashed = branch_of(place), args_hash(call.args, plain=call.plain)
-        submitted = self.dispatch.submit(call, place, hashed, may_wait=may_wait, branch=branch)
-        submitted = submitted or (yield from await_accounts(self.dispatch, call, place, hashed, self._drift_grace))
-        effect, occurrence, decision = submitted
-        if isinstance(decision, Halt) and decision.missed and self.dispatch.branched:
-            decision = yield from self._await_siblings(effect, decision, may_wait=may_wait)
-        if isinstance(decision, Halt) and decision.reason == "drift" and self._on_drift == "warn":
-            log.warning("%s", explain(self, decision, call, effect))
-            decision = self.dispatch.decide(effect, on_drift="run")
-        ticket = Ticket(self, call, effect)
-        ticket.hashed = (hashed, occurrence)
-        ticket.branch, ticket.account = branch, self.dispatch.account(call) if call.account else ""
-        if isinstance(decision, Halt):
-            raise self.halt(explain(self, decision, call, effect, ticket))
-        if isinstance(decision, Forsaken):
-            raise (yield from self._wait_to_be_cancelled(decision.step))
-        if isinstance(decision, Replay):
-            self._refuse_namesake(call, decision.step)
-            self.dispatch.settle_inside(decision.step)
-            turn = self._turns.take(decision.step)
-            if turn is not None or self.dispatch.paced:
-                yield from self._in_time(turn, decision.step, may_wait=may_wait)
-            self.replayed += 1
-            log.debug("run %s: %s %s (%s) returned from the log", ticket.run_id, call.kind, call.target, ticket.step)
-            ticket.attempt = decision.step.attempt
-            ticket.recorded = Recorded(self, decision.step)
-            return ticket
-        if decision.attempt > 1:
-            self.dispatch.expect_no_more(effect)
-            self._turns.passed(effect.id)
-        ticket.attempt = decision.attempt
-        ticket.verify = decision.verify
-        if decision.attach:
-            ticket.earlier = Earlier(self, self.journal.state.steps[effect.id])
-        yield from self._let_others_ask(may_wait=may_wait)
-        if not decision.verify:
-            yield from self.proceed(ticket)
-        return ticket
+        self.turns.used()
+        branch = "" if place.owner == who else branch_of(place)
+        hashed = call.hashed or args_hash(call.args)
+        submitted = self.dispatch.submit(call, place, hashed, branch, may_wait=may_wait)
+        turn = None
+        if submitted is not None and type(submitted[2]) is Replay:
+            step = submitted[2].step
+            turn = self.take_turn(call, step)
+            if turn is None and not self.dispatch.paced:
+                return step
+        return Question(call, place, hashed, branch, submitted, turn)
 
-    def _in_time(self, turn: Turn | None, step: StepState, *, may_wait: bool) -> Steps[None]:
-        if turn is not None:
-            yield from turn.await_and_pass(may_wait=may_wait)
-        if self.dispatch.paced:
-            yield Pause(took(step))
+    def take_turn(self, call: Call, step: StepState) -> Turn | None:
+        """What a recorded outcome has to wait for before it may be handed over, or None."""
+        if step.module != call.module:
+            self._refuse_namesake(call, step)
+        if step.id in self.journal.state.inner:
+            self.dispatch.settle_inside(step)
+        return self.turns.take(step)
+
+    def read(self, step: StepState) -> tuple[dict[str, Any], bytes | None]:
+        """What the log holds of the outcome of a step; see `StepState.read_end`. Halts the run where that is lost."""
+        try:
+            return step.read_end()
+        except StoreError as error:
+            raise self.halt(messages.unreadable(self.named, step, error)) from error
+
+    def note_replayed(self, step: StepState) -> None:
+        """A step is returned from the log."""
+        self.replayed += 1
+        if self._tells:
+            what = "run %s: %s %s (%s) returned from the log"
+            log.debug(what, self.journal.run_id, step.kind, step.target, step.id)
+
+    def begins_again(self, effect: Effect) -> None:
+        """A step that has failed, or was left open, is attempted once more."""
+        self.dispatch.expect_no_more(effect)
+        self.turns.passed(effect.id)
 
     def branch_ended(self) -> None:
         """What this thread did for the run is done, and whoever waits for it knows."""
-        self._turns.used()
+        self.turns.used()
 
     def _refuse_namesake(self, call: Call, step: StepState) -> None:
         """Halt rather than return the result of another module's function of the same name."""
@@ -171,42 +167,6 @@ class Recorder:
         # A script's own functions are in `__main__` when it is started and in its module when it is imported.
         if recorded and found and recorded != found and not {recorded, found} & {"__main__", "__mp_main__"}:
             raise self.halt(messages.namesake(self.named, step, recorded, found))
-
-    def _await_siblings(self, effect: Effect, halt: Halt, *, may_wait: bool) -> Steps[Decision]:
-        """Give other branches time to ask for what is recorded, before its absence counts as drift."""
-        if self.journal.state.completed_once or not may_wait:
-            return halt._replace(hurried=not may_wait)
-        waiting_for: Decision = halt
-        asked, since, told = -1, 0.0, False
-        while True:
-            self.refuse_if_halted()
-            waiting_for = self.dispatch.decide(effect)
-            if not (isinstance(waiting_for, Halt) and waiting_for.missed):
-                break
-            if asked != self.dispatch.asked:
-                asked, since = self.dispatch.asked, time.monotonic()
-            waited = time.monotonic() - since
-            patient = waiting_for.elsewhere or self.dispatch.may_be_late(waiting_for.missed)
-            if waited > self._drift_grace * (_LATE if patient else 1):
-                break
-            if waited > self._drift_grace and not told:
-                told = True
-                what = "run %s: %s %s waits until the program asks for what is recorded and still missing, such as %s"
-                log.warning(what, self.journal.run_id, effect.kind, effect.target, waiting_for.missed[0])
-            yield Pause(_PAUSE_SECONDS)
-        return waiting_for
-
-    def _let_others_ask(self, *, may_wait: bool) -> Steps[None]:
-        while may_wait and self._turns.holds_back():
-            yield Pause(_PAUSE_SECONDS)
-            self.refuse_if_halted()
-
-    def _wait_to_be_cancelled(self, step: StepState) -> Steps[Interrupt]:
-        deadline = time.monotonic() + _FORSAKEN_SECONDS + 2 * took(step)
-        while current_task() is not None and time.monotonic() < deadline:
-            yield Pause(_PAUSE_SECONDS)
-            self.refuse_if_halted()
-        return self.halt(messages.not_forsaken(self.named, step))
 
     # intent ------------------------------------------------------------------------------------------------------
 
@@ -378,13 +338,14 @@ class Recorder:
     def leave(self, ticket: Ticket, conclude: Callable[[], Conclusion | None]) -> None:
         """Keep a step that is to be concluded when the program goes on. Never waits, never writes."""
         if not self.closed:
-            self._left.append((ticket, conclude))
+            self.left.append((ticket, conclude))
 
-    def _conclude_left(self) -> Steps[None]:
+    def conclude_left(self) -> Steps[None]:
+        """Conclude what the program has left behind, as it goes on."""
         # A run that was stopped will be started again, and reads then what it had not read to its end.
-        while self._left and self.halted is None:
+        while self.left and self.halted is None:
             try:
-                ticket, conclude = self._left.popleft()
+                ticket, conclude = self.left.popleft()
             except IndexError:  # another thread was faster
                 break
             concluded = conclude()

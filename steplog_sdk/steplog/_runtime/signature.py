@@ -58,7 +58,7 @@ class Binder:
         """
         names = self._names
         if self._counted and not kwargs and names is not None and len(args) == len(names) == self._positional:
-            return dict(zip(names, args, strict=True))
+            return dict(zip(names, args))  # noqa: B905  # both were counted; to have it done again takes as long as this
         named = self._bind_plain(args, kwargs) if self._names is not None else self._bind_any(args, kwargs)
         if named is None:
             return {"args": list(args), "kwargs": dict(kwargs)}

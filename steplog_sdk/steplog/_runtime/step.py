@@ -11,17 +11,19 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from steplog._kernel.canonical import is_plain
-from steplog._kernel.codec import Classes, encode
-from steplog._kernel.identity import Mode, check_mode
+from steplog._kernel.codec import Classes, encode, holds_wrapped
+from steplog._kernel.fold import DONE, StepState
+from steplog._kernel.identity import Mode, check_mode, plain_hash
 from steplog._kernel.secret import Plan, parameters_of
 from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
-from steplog._runtime.context import FRAME, Frame, current_task, inside, owner
+from steplog._runtime.context import FRAME, Frame, Owner, advance, inside, owner
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.life import drive, drive_async, life, note_cancelled, refuse_awaitable
 from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.refuse import refuse
+from steplog._runtime.settle import replayed, settle
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import EncodeError, Interrupt, InvalidArgument
@@ -111,10 +113,13 @@ class Tool:
             arguments = self.binder.bind((*self.bound_args, *args), {**self.bound_kwargs, **kwargs})
         else:
             arguments = self.binder.bind(args, kwargs)
-        plain = is_plain(arguments) and not self.secrets
-        tree = arguments if plain else {name: self._encoded(name, value) for name, value in arguments.items()}
-        call = Call(self.kind, self.name, tree, self.mode)
-        call.plain = call.amends = plain
+        secrets = self.secrets if self._secrets is None else self._secrets
+        hashed = None if secrets else plain_hash(arguments)
+        if hashed is None:
+            arguments = {name: self._encoded(name, value) for name, value in arguments.items()}
+        call = Call(self.kind, self.name, arguments, self.mode)
+        call.plain = call.amends = hashed is not None
+        call.hashed = hashed
         call.module = self.module
         if self.binder.receiver is not None:
             call.receiver = args[0] if args else kwargs.get(self.binder.receiver)
@@ -188,9 +193,17 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tool.fn(*args, **tool.binder.without_run(args, kwargs))
     recorder = place.recorder
     call = tool.call(args, kwargs)
-    recorder.dispatch.check_name(tool.name, tool.code)
+    if tool.code is not recorder.dispatch.names.get(tool.name):
+        recorder.dispatch.check_name(tool.name, tool.code)
+    who = owner()
     # In an event loop a plain call cannot wait for other branches: they go on only when it returns.
-    ticket: Ticket = run(recorder.begin(call, place, may_wait=current_task() is None))
+    may_wait = not who[1]
+    if recorder.left:
+        run(recorder.conclude_left())
+    answer = recorder.ask(call, place, who, may_wait=may_wait)
+    if isinstance(answer, StepState):
+        return _returned(tool, call, place, who, answer)
+    ticket = run(settle(recorder, answer, may_wait=may_wait))
     if ticket.recorded is not None:
         return tool.result(ticket)
     if ticket.changes:
@@ -198,6 +211,18 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if tool.retries or ticket.verify:
         return drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
     return _once(tool, recorder, ticket, args, kwargs)
+
+
+def _returned(tool: Tool, call: Call, place: Frame, who: Owner, step: StepState) -> Any:
+    """The recorded result of a step, or its recorded exception raised again."""
+    recorder = place.recorder
+    data, text = recorder.read(step)
+    if step.status != DONE or text is None or holds_wrapped(text) or "how" in data or "exact" in data:
+        return tool.result(replayed(recorder, call, place, step, data))
+    # It is JSON, parsed for nobody else: its own value.
+    recorder.note_replayed(step)
+    advance(recorder, place.scope, step.id, who)
+    return data.get("result")
 
 
 def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,8 +258,15 @@ async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return await tool.fn(*args, **tool.binder.without_run(args, kwargs))
     recorder = place.recorder
     call = tool.call(args, kwargs)
-    recorder.dispatch.check_name(tool.name, tool.code)
-    ticket: Ticket = await run_async(recorder.begin(call, place))
+    if tool.code is not recorder.dispatch.names.get(tool.name):
+        recorder.dispatch.check_name(tool.name, tool.code)
+    who = owner()
+    if recorder.left:
+        await run_async(recorder.conclude_left())
+    answer = recorder.ask(call, place, who, may_wait=True)
+    if isinstance(answer, StepState):
+        return _returned(tool, call, place, who, answer)
+    ticket = await run_async(settle(recorder, answer, may_wait=True))
     if ticket.recorded is not None:
         return tool.result(ticket)
     if ticket.changes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Effect
@@ -47,22 +46,16 @@ class Call:
         module: where a tool without a name of its own is defined, or None.
         plain: `args` are known to be a tree that needs no encoding.
         amends: whoever executes the call does it with the ticket's `changes`, where a fork makes some.
+        hashed: their `args_hash`, where it is known already.
     """
 
-    __slots__ = (
-        "account",
-        "amends",
-        "args",
-        "attaches",
-        "kind",
-        "lookup",
-        "mode",
-        "module",
-        "plain",
-        "receiver",
-        "request",
-        "target",
-    )
+    module: str | None = None
+    receiver: Any = None
+    attaches = False
+    lookup = ""
+    plain = False
+    amends = False
+    hashed: str | None = None
 
     def __init__(
         self,
@@ -80,18 +73,13 @@ class Call:
         self.mode = mode
         self.request = request
         self.account = account
-        self.module: str | None = None
-        self.receiver: Any = None
-        self.attaches = False
-        self.lookup = ""
-        self.plain = False
-        self.amends = False
 
 
 class Recorded:
     """The recorded outcome of a finished step.
 
     Attributes:
+        step: the step.
         outcome: `done` or `failed`.
         data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
         progressed: data of its `step.progressed` events, in order, body forms not yet resolved.
@@ -100,18 +88,22 @@ class Recorded:
         Interrupt: the log gives it back no more. The run halts.
     """
 
-    __slots__ = ("_recorder", "_step", "data", "outcome", "progressed")
+    __slots__ = ("_recorder", "data", "outcome", "progressed", "step")
 
-    def __init__(self, recorder: Recorder, step: StepState) -> None:
+    def __init__(self, recorder: Recorder, step: StepState, data: dict[str, Any] | None = None) -> None:
         self._recorder = recorder
-        self._step = step
+        self.step = step
         self.outcome = step.status
+        self.data: dict[str, Any] = recorder.read(step)[0] if data is None else data
+        if "exact" in self.data:
+            self.data = self._fetch(whole_data, self.data)
+        self.progressed: list[dict[str, Any]] = self._progressed() if step.notes else []
+
+    def _progressed(self) -> list[dict[str, Any]]:
         try:
-            finished, progressed = step.finished or {}, step.progressed
+            return [self._fetch(whole_data, note) for note in self.step.progressed]
         except StoreError as error:
-            raise recorder.halt(messages.unreadable(recorder.named, step, error)) from error
-        self.data: dict[str, Any] = self._fetch(whole_data, finished) if "exact" in finished else finished
-        self.progressed = [self._fetch(whole_data, note) for note in progressed] if progressed else progressed
+            raise self._recorder.halt(messages.unreadable(self._recorder.named, self.step, error)) from error
 
     def body(self, form: dict[str, Any]) -> bytes:
         """The exact bytes of a body form. Halts the run with `Unreplayable` where they are gone."""
@@ -130,17 +122,17 @@ class Recorded:
         try:
             return fetch(recorded, self._recorder.journal.store.bodies)
         except KeyMissing as locked:
-            raise self._recorder.halt(messages.locked(self._recorder.named, self._step, str(locked))) from locked
+            raise self._recorder.halt(messages.locked(self._recorder.named, self.step, str(locked))) from locked
         except (BodyMissing, Corrupt) as gone:
-            raise self._recorder.halt(messages.unreplayable(self._recorder.named, self._step, str(gone))) from gone
+            raise self._recorder.halt(messages.unreplayable(self._recorder.named, self.step, str(gone))) from gone
 
     def undecodable(self, error: DecodeError) -> Interrupt:
         """Halt the run because this program cannot restore the result. Returns the interrupt, to be raised."""
-        return self._recorder.halt(messages.undecodable(self._recorder.named, self._step, error))
+        return self._recorder.halt(messages.undecodable(self._recorder.named, self.step, error))
 
     def unreturnable(self, why: str) -> Interrupt:
         """Halt the run: the result cannot be given in the form asked for. Returns the interrupt, to be raised."""
-        return self._recorder.halt(messages.unreplayable(self._recorder.named, self._step, why))
+        return self._recorder.halt(messages.unreplayable(self._recorder.named, self.step, why))
 
 
 class Earlier(Recorded):
@@ -162,9 +154,7 @@ class Ticket:
 
     Attributes:
         step: its step id.
-        run_id: the run.
         attempt: number of this attempt, from 1.
-        key: idempotency key, the same for every attempt of the step.
         recorded: the recorded outcome, or None when the effect is to run.
         earlier: the job that is to be taken up instead of being begun anew, or None.
         noted: what is known of this attempt before it has ended; None where nothing was.
@@ -172,48 +162,39 @@ class Ticket:
         changes: what a fork changes in the request, as paths and values; the effect is to be executed with them.
     """
 
-    __slots__ = (
-        "_closing",
-        "account",
-        "attempt",
-        "began",
-        "branch",
-        "call",
-        "changes",
-        "earlier",
-        "effect",
-        "finished",
-        "given",
-        "hashed",
-        "key",
-        "noted",
-        "recorded",
-        "recorder",
-        "run_id",
-        "step",
-        "verify",
-    )
+    recorded: Recorded | None = None
+    earlier: Earlier | None = None
+    noted: Notes | None = None
+    attempt = 1
+    verify = False
+    changes: Sequence[tuple[str, Any]] = ()
+    finished = False
+    began = 0.0
+    hashed: tuple[str, int] = ("", 0)
+    given = b""
+    branch = ""
+    account = ""
+    _key = ""
+    _closing: Callable[[], dict[str, Any] | None] | None = None
 
     def __init__(self, recorder: Recorder, call: Call, effect: Effect) -> None:
         self.recorder = recorder
         self.call = call
         self.effect = effect
         self.step = effect.id
-        self.run_id = recorder.journal.run_id
-        self.key = f"{self.run_id}:{effect.id}"
-        self.attempt = 1
-        self.recorded: Recorded | None = None
-        self.earlier: Earlier | None = None
-        self.noted: Notes | None = None
-        self.verify = False
-        self.changes: list[tuple[str, Any]] = []
-        self.finished = False
-        self.began = time.perf_counter()
-        self.hashed: tuple[str, int] = ("", 0)
-        self.given = b""
-        self.branch = ""
-        self.account = ""
-        self._closing: Callable[[], dict[str, Any] | None] | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.recorder.journal.run_id
+
+    @property
+    def key(self) -> str:
+        """Idempotency key, the same for every attempt of the step."""
+        if not self._key:
+            # Kept, because whether an argument is the key is asked by identity.
+            self._key = f"{self.run_id}:{self.step}"
+        return self._key
 
     @property
     def notes(self) -> Notes:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from bisect import bisect_right
 from collections.abc import Callable, Generator
 from typing import Any, Final
@@ -170,26 +170,38 @@ class Turns:
         if position is None:
             return None
         with self._lock:
-            self._moved = time.monotonic()
+            if self._waiting:
+                self._moved = time.monotonic()
             if self._inner:
                 self._skip_inside(step.id)
-            first = bisect_right(self._seqs, step.started_seq)
-            blocker = None if self._over[position] else self._first_open(first, position)
-            if blocker is not None:
-                turn = Turn(self, position, blocker)
-                self._blocked.setdefault(blocker, []).append(turn)
-            elif self._over[position]:
+            if self._over[position]:
                 return None
+            first = bisect_right(self._seqs, step.started_seq)
+            if first < position or self._using or self.runs_ahead(step):
+                turn = self._turn(first, position, step)
+                if turn is not None:
+                    self._waiting.add(position)
+                    self._moved = time.monotonic()
+                    return turn
+            if self._blocked:
+                self._finish(position, user=get_ident())
             else:
-                behind = self._used_before(first, position) if self._using else None
-                if behind is None and (self._in_vain >= _IN_VAIN or not self.runs_ahead(step)):
-                    self._finish(position, user=threading.get_ident())
-                    return None
-                turn = Turn(self, position, None)
-                turn.behind = behind
-            turn.ends = step
-            self._waiting.add(position)
+                self._over[position] = True
+                self._using[get_ident()] = position
+            return None
+
+    def _turn(self, first: int, position: int, step: StepState) -> Turn | None:
+        """What a step has to wait for, of those that finished at the positions from `first` on; None for nothing."""
+        blocker = self._first_open(first, position)
+        turn = Turn(self, position, blocker)
+        turn.ends = step
+        if blocker is not None:
+            self._blocked.setdefault(blocker, []).append(turn)
             return turn
+        turn.behind = self._used_before(first, position)
+        if turn.behind is None and (self._in_vain >= _IN_VAIN or not self.runs_ahead(step)):
+            return None
+        return turn
 
     def passed(self, step_id: str) -> None:
         """The result of a step is being handed over, or it runs again: nobody needs to wait for it any more."""
@@ -204,21 +216,19 @@ class Turns:
         with self._lock:
             self._moved = time.monotonic()
             self._waiting.discard(position)
-            self._finish(position, user=threading.get_ident())
+            self._finish(position, user=get_ident())
 
     def used(self) -> None:
         """This thread has used what it got last: it makes its next call, or ends."""
-        thread = threading.get_ident()
-        if thread in self._using:
-            with self._lock:
-                self._using.pop(thread, None)
-                event = self._events.pop(thread, None)
+        # Without the lock: whoever finds that out too late looks again in a moment.
+        if self._using and self._using.pop(get_ident(), None) is not None and self._events:
+            event = self._events.pop(get_ident(), None)
             if event is not None:
                 event.set()
 
     def event_of(self, turn: Turn) -> threading.Event | None:
         """What will be set when the thread that a turn comes after has used its result; None where it has."""
-        if turn.behind is None or turn.behind[0] == threading.get_ident():
+        if turn.behind is None or turn.behind[0] == get_ident():
             return None
         thread, position = turn.behind
         with self._lock:

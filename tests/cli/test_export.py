@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -18,8 +19,11 @@ from steplog.errors import SteplogError
 from steplog.stores import archive
 from steplog.stores.files import FileStore
 from steplog.stores.intake import import_run
+from tests.cli import test_prune
 from tests.cli.test_prune import record, text
 from tests.support.processes import environment
+
+runs = test_prune.runs
 
 
 @pytest.fixture
@@ -160,6 +164,21 @@ def test_bodies_that_are_gone_are_listed(home, there, invoke, tmp_path, ask):
     facts = json.loads(taken(invoke, path, there, "--json").stdout)
     assert (facts["new"], facts["bodies"], len(facts["missing"])) == (True, 1, 1)
     assert len(ask("verify", "r", "--home", str(there))["faults"]) == 1
+
+
+def test_bodies_that_were_pruned_are_so_in_the_other_home_too(runs, there, invoke, tmp_path, ask):
+    ask("prune", "--bodies", "30d")
+    path = tmp_path / "a" / "directory" / "old.steplog"
+    assert "2 bodies that it names are gone" in invoke("export", "old", "-o", str(path)).stdout
+    assert taken(invoke, path, there).exit_code == 0
+    assert ask("verify", "old", "--home", str(there)) == ask("verify", "old")
+    steplog.install(home=there, interceptors=[])
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    with pytest.raises(steplog.RunStopped, match=f"pruned on {today}"), steplog.run("old"):
+        steplog.step("read 1", lambda: text(1))
+    bodies = FileStore(there).bodies
+    bodies.put([(sha256(b"again").hexdigest(), b"again")])
+    assert bodies.get(sha256(b"again").hexdigest()) == b"again"
 
 
 def test_a_run_under_way_is_written_as_far_as_it_is(home, there, invoke, tmp_path, ask):

@@ -37,6 +37,25 @@ def test_a_line_has_the_facts_of_a_run(home, invoke, ask):
         assert words in line
 
 
+def test_replays_of_a_completed_run_take_no_time_of_it(home, invoke, ask):
+    log = refund_run(home).add("run.ended", outcome="completed", reason="done")
+    (facts,) = ask("ls")
+    log.add("run.claimed", pid=2, host="h").add("run.ended", outcome="completed", reason="done")
+    (again,) = ask("ls")
+    assert again["seconds"] == facts["seconds"] == 9
+    assert (again["last"], again["events"]) != (facts["last"], facts["events"])
+    assert "took 9.0 s" in invoke("show", "refund-1001").stdout
+
+
+def test_what_cannot_be_returned_was_done_all_the_same(home, invoke, ask):
+    log = LogFile(home, "r").begin().tool("s_1", "pay").tool("s_2", "look", mode="safe")
+    log.add("step.finished", "s_1", outcome="done", attempt=1, unreplayable={"path": "pay", "type": "Socket"})
+    log.add("step.finished", "s_2", outcome="done", attempt=1, result=1)
+    log.add("run.ended", outcome="completed", reason="done")
+    assert ask("ls")[0]["steps"] == {"total": 2, "done": 1, "not returnable": 1}
+    assert "2/2" in invoke("ls").stdout
+
+
 def test_newest_first_and_no_more_than_the_limit(home, invoke, ask):
     older(LogFile(home, "first").begin())
     LogFile(home, "second").begin()

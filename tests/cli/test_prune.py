@@ -173,6 +173,15 @@ def test_a_prune_that_is_killed_is_finished_by_the_next(runs, ask, call, when):
     assert FileStore(runs).bodies.check()[2:] == (0, [])
 
 
+def test_small_bodies_take_space_too(home, invoke, ask):
+    record(home, "small", 1)
+    grow_old(home, "small", 100)
+    done = ask("prune", "--bodies", "30d", "--dry-run")
+    assert done["bodies"]["count"] == 1
+    assert 0 < done["bytes"]["bodies"] < done["bytes"]["bodies_plain"]
+    assert "(0 B in the file" not in invoke("prune", "--bodies", "30d").stdout
+
+
 def test_du_counts_what_is_shared_once(runs, invoke, ask):
     facts = ask("du")
     rows = {row["run"]: row for row in facts["runs"]}

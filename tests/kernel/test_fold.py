@@ -78,7 +78,7 @@ def test_clocks_decide_nothing(events):
     still = [event._replace(ts=f"{9999 - event.seq}") for event in events]
     plain, shifted = fold(events), fold(still)
     for state in (plain, shifted):
-        state.first_ts = state.last_ts = ""
+        state.first_ts = state.last_ts = state.closed_ts = ""
         for step in state.steps.values():
             step.started_ts, step.finished_ts = "", None
 

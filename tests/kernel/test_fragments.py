@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steplog._kernel.fragments import HELD_BACK, safe_cut
+from steplog._kernel.fragments import HELD_BACK, safe_cut, without_split
 from steplog._kernel.redact import Redactor
 from steplog._runtime.looking import Body, looked_at
 
@@ -80,6 +80,34 @@ def test_what_could_be_a_secret_waits_and_not_for_ever():
     assert safe_cut(b"".join(long), events=True) == len(b"".join(long))
 
 
+@pytest.mark.parametrize(
+    "items, expected",
+    [
+        (
+            ["It is: ", SECRET[:9], SECRET[9:30], SECRET[30:], " so."],
+            ["It is: ", "[redacted:openai-key]", "", "", " so."],
+        ),
+        ([SECRET + " ", KNOWN], [SECRET + " ", KNOWN]),  # in one piece each: what looks at every text finds them
+        ([1, "a " + SECRET[:20], {"n": 2}, SECRET[20:] + " b"], [1, "a [redacted:openai-key]", {"n": 2}, " b"]),
+        (
+            [{"delta": {"content": SECRET[:20], "id": "sk-"}}, {"delta": {"content": SECRET[20:], "id": "proj"}}],
+            [{"delta": {"content": "[redacted:openai-key]", "id": "sk-"}}, {"delta": {"content": "", "id": "proj"}}],
+        ),
+        (
+            ["é" + SECRET[:20], SECRET[20:] + " ö " + KNOWN[:9], KNOWN[9:] + "ü"],
+            ["é[redacted:openai-key]", " ö [redacted:secret]", "ü"],
+        ),
+        ([], []),
+    ],
+)
+def test_the_items_of_a_list_add_up(items, expected):
+    before = json.dumps(items)
+    count = without_split(REDACTOR.spans, items)
+    assert items == expected
+    assert count == json.dumps(expected).count("[redacted:")
+    assert (before == json.dumps(items)) == (count == 0)
+
+
 def test_a_text_is_cut_between_words():
     text = ("word " * 1000 + SECRET + " ").encode()
     for end in range(len(text) - 80, len(text)):
@@ -109,6 +137,8 @@ def test_arguments_of_a_tool_call_add_up_too():
         ["log in with", ' {"', "password", '": "', "hunter", "22", '"} then'],
         ["Authorization:", " Bearer", " abcdefgh", "1234567890abcdef", " then"],
         ["x-api-key", ":", " abcdefgh", "1234567890abcdef", " then"],
+        ["log in with", ' {"', "pass", "word", '": "', "hunter", "22", '"} then'],
+        ["send", " Authorization", ":", " b", "earer", " abcdefgh", "1234567890abcdef", " then"],
     ],
 )
 def test_small_letters_with_which_a_named_secret_begins_are_not_written_before_the_rest(parts):

@@ -11,6 +11,7 @@ import pytest
 import steplog
 from steplog.errors import InvalidArgument, KeyMissing
 from steplog.stores.cipher import Keyring, keyring, new_key
+from steplog.stores.files import FileStore
 
 SECRET = "sk-proj-" + "a1B2c3D4" * 6
 PIN = "correct horse 4711"
@@ -84,6 +85,7 @@ def test_keys_are_rotated_and_a_missing_one_is_named(home, monkeypatch, key):
     newer = new_key()
     monkeypatch.setenv("STEPLOG_KEY", f"{newer},{key}")
     assert program.run() == EXPECTED
+    log = FileStore(home).read("r").events
     for keys in (None, newer):
         monkeypatch.delenv("STEPLOG_KEY")
         if keys:
@@ -96,6 +98,8 @@ def test_keys_are_rotated_and_a_missing_one_is_named(home, monkeypatch, key):
         assert ("STEPLOG_KEY=NEW,OLD" if keys else "Set STEPLOG_KEY to that key") in str(caught.value)
         assert str(caught.value).endswith("go on: steplog resume r")
         monkeypatch.setenv("STEPLOG_KEY", "unset")
+        # It was not taken, so it has not become an interrupted one.
+        assert FileStore(home).read("r").events == log
     monkeypatch.setenv("STEPLOG_KEY", key)
     assert program.run() == EXPECTED
     assert program.calls == ["small", "large", "failing"]

@@ -335,6 +335,24 @@ def test_a_generator_that_nobody_starts_asks_for_nothing(patch, state_of):
     assert state_of("r").steps == {}
 
 
+def test_a_secret_in_pieces_is_on_no_disk(tmp_path, monkeypatch):
+    secret = "sk-proj-" + "a1B2c3D4" * 6
+
+    def effect(_ticket: Any) -> Any:
+        yield from ("The key: ", secret[:11], secret[11:40], secret[40:], " was made")
+
+    call = Call("llm_call", "m", {}, "unsafe")
+    with steplog.run("r"):
+        assert "".join(plugins.record_items(call, effect)) == f"The key: {secret} was made"
+
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"[redacted:openai-key]" in kept
+    assert not any(secret[at : at + 12].encode() in kept for at in range(len(secret) - 12))
+    assert b"a1B2" not in kept
+    with pytest.raises(steplog.RunStopped, match="secret"), steplog.run("r"):
+        list(plugins.record_items(call, effect))
+
+
 def test_an_item_is_recorded_as_it_was_handed_over():
     def effect(_ticket: Any) -> Any:
         yield {"n": 1}

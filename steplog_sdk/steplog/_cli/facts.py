@@ -79,6 +79,9 @@ def fork_words(fork: dict[str, Any] | None) -> str:
 
 def _seconds(state: RunState, *, live: bool) -> float | None:
     start, end = parse_time(state.first_ts), datetime.now(UTC) if live else parse_time(state.last_ts)
+    if state.closed_ts:
+        # What came behind it were replays.
+        end = parse_time(state.closed_ts)
     # The wall clock may have been set back in between.
     return None if start is None or end is None else max(0.0, round((end - start).total_seconds(), 3))
 

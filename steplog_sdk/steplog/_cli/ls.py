@@ -117,9 +117,9 @@ def status_words(row: dict[str, Any]) -> str:
 
 
 def steps(row: dict[str, Any]) -> str:
-    """Done and total steps as `3/4`."""
+    """Done and total steps as `3/4`; one whose result cannot be returned any more was done all the same."""
     counts = row.get("steps")
-    return f"{counts['done']}/{counts['total']}" if counts else ""
+    return f"{counts['done'] + counts.get(facts.LOST, 0)}/{counts['total']}" if counts else ""
 
 
 def when(stamp: str | None) -> str:

@@ -126,7 +126,8 @@ def _ended(state: RunState, event: Event) -> None:
     state.status = event.data.get("outcome", "failed")
     state.reason = event.data.get("reason")
     state.ended = event.data
-    state.completed_once = state.completed_once or state.status in CLOSED_OUTCOMES
+    if state.status in CLOSED_OUTCOMES and not state.completed_once:
+        state.completed_once, state.closed_ts = True, event.ts
     state.retry.update(_to_retry(state, event))
 
 

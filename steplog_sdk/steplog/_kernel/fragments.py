@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from steplog._kernel.redact import Span
 
@@ -24,13 +24,16 @@ _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _SEPARATORS: Final = (b" ", b"\n", b"\t", b'"', b",", b"'", b";", b"<", b">", b"\\")
 
 
+# Fields of an event that add to a text, in the protocols of the model providers.
+_ADDING: Final = (
+    *("content", "text", "delta", "partial_json", "arguments"),
+    *("thinking", "reasoning_content", "reasoning", "refusal", "transcript"),
+)
+
+
 @functools.cache
 def _fragment() -> re.Pattern[bytes]:
-    """A field of an event that adds to a text, in the protocols of the model providers."""
-    return re.compile(
-        rb'"(content|text|delta|partial_json|arguments|thinking|reasoning_content|reasoning|refusal|transcript)"\s?:\s?'
-        rb'"((?:[^"\\]|\\.)*+)"'
-    )
+    return re.compile(rb'"(%b)"\s?:\s?"((?:[^"\\]|\\.)*+)"' % "|".join(_ADDING).encode())
 
 
 @functools.cache
@@ -45,12 +48,28 @@ def _word() -> re.Pattern[bytes]:
     return re.compile(rb"(?:^|[\s,;!?\"'<>(){}\[\]\x80-\xff]|\\[nrtu\"])([a-z]{0,40})\Z")
 
 
+_NAMES: Final = (b"bearer", b"basic", b"authorization", b"token", b"key", b"secret", b"password", b"pwd")
+# As many letters of a name, at the end of a longer word, may be the beginning of it.
+_LETTERS: Final = 3
+
+
 @functools.cache
 def _announced() -> re.Pattern[bytes]:
     """The end of a text behind which a secret without a mark of its own may begin, or has begun with small letters."""
-    return re.compile(
-        rb"(?i:bearer|basic|authorization|token|key|secret|password|pwd)[\"'\\\s:=,]{0,12}(?-i:[a-z]{0,40})\Z"
+    return re.compile(rb"(?i:%b)[\"'\\\s:=,]{0,12}(?-i:[a-z]{0,40})\Z" % b"|".join(_NAMES))
+
+
+def _may_name(word: bytes) -> bool:
+    """Whether the name of a secret may have begun with the letters at the end of a text."""
+    return any(
+        name.startswith(word) or any(word.endswith(name[:length]) for length in range(_LETTERS, len(name)))
+        for name in _NAMES
     )
+
+
+def _is_over(word: bytes, known: Iterable[bytes]) -> bool:
+    """Whether nothing that is looked for can have begun with the last word of a text."""
+    return not word or not (_may_name(word) or any(value.startswith(word) for value in known))
 
 
 def safe_cut(data: bytes, known: Iterable[bytes] = (), *, events: bool) -> int:
@@ -70,7 +89,7 @@ def safe_cut(data: bytes, known: Iterable[bytes] = (), *, events: bool) -> int:
     tail = b"".join(fragment[2] for fragment in fragments[-64:])[-HELD_BACK:]
     word = _word().search(tail)
     announced = _announced().search(tail[-_ANNOUNCED:])
-    if word is not None and announced is None and not any(word[1] and value.startswith(word[1]) for value in known):
+    if word is not None and announced is None and _is_over(word[1], known):
         return end
     held = 0
     for number in range(len(fragments) - 1, -1, -1):
@@ -133,3 +152,45 @@ def _in_one(
             where += len(text[2])
             begun += 1
     return parts
+
+
+def without_split(find: Callable[[bytes], list[Span]], items: list[Any]) -> int:
+    """Take the secrets out of a list of items that stand in several of them; returns how many there were.
+
+    Args:
+        find: finds secrets in a text.
+        items: JSON values, changed in place. Those that are texts add up to one, and so do the fields of one name that
+            carry the fragments of a model's answer.
+    """
+    places: dict[str, list[tuple[Any, Any]]] = {}
+    _note_texts(items, places)
+    return sum(_take_out(find, found) for found in places.values() if len(found) > 1)
+
+
+def _note_texts(node: Any, places: dict[str, list[tuple[Any, Any]]], *, is_item: bool = True) -> None:
+    pairs: Iterable[tuple[Any, Any]] = enumerate(node) if isinstance(node, list) else node.items()
+    for key, value in pairs:
+        if isinstance(value, str) and (is_item or key in _ADDING):
+            places.setdefault("" if is_item else key, []).append((node, key))
+        elif isinstance(value, (list, dict)):
+            _note_texts(value, places, is_item=False)
+
+
+def _take_out(find: Callable[[bytes], list[Span]], places: list[tuple[Any, Any]]) -> int:
+    texts = [node[key].encode("utf-8", "surrogatepass") for node, key in places]
+    count = 0
+    # From the last to the first, so that what was found before stays where it is.
+    for span in reversed(find(b"".join(texts))):
+        start, begun = 0, False
+        for number, text in enumerate(texts):
+            stop = start + len(text)
+            if span.start < stop and start < span.stop and not (start <= span.start and span.stop <= stop):
+                marker = b"" if begun else span.marker
+                rest = b"" if span.stop >= stop else text[span.stop - start :]
+                texts[number] = text[: max(span.start - start, 0)] + marker + rest
+                begun = True
+            start = stop
+        count += begun
+    for (node, key), text in zip(places, texts, strict=True) if count else ():
+        node[key] = text.decode("utf-8", "replace")
+    return count

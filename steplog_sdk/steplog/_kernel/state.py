@@ -177,6 +177,7 @@ class RunState:
         last_ts: timestamp of the newest event, for people.
         steps: every step by id, in the order in which they first started.
         retry: ids of failed steps whose failure ended the run; they may be attempted again.
+        closed_ts: timestamp of the event that ended the run for good, for people; "" before.
         completed_once: the run has ended for good before; it replays and nothing more.
         last_start: sequence number of the newest `step.started`; -1 when there is none.
         followers: ids of steps by (scope, after), in the order of their first start.
@@ -202,6 +203,7 @@ class RunState:
     last_ts: str = ""
     steps: dict[str, StepState] = field(default_factory=dict)
     retry: set[str] = field(default_factory=set)
+    closed_ts: str = ""
     completed_once: bool = False
     last_start: int = -1
     followers: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)

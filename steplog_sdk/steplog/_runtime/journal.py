@@ -86,6 +86,10 @@ class Journal:
         try:
             journal = cls(store, run_id, writer, folded(writer.view))
             _refuse_part(journal.state, run_id)
+            if "key" in journal.state.created and writer.recovered is None:
+                # Without that key every step with a secret argument would look like another one; so the run is not
+                # taken, and its log stays as it is.
+                _ = journal.fingerprints
             journal._claim(writer, created, redactor)
         except BaseException:
             writer.close()

@@ -122,7 +122,7 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
         data["progressed"] = notes.count
         sink.redacted += notes.redacted
     if "result" in detail:
-        data["result"] = sink.value(detail["result"])
+        data["result"] = sink.items(detail["result"]) if "end" in detail else sink.value(detail["result"])
     rest = {name: value for name, value in detail.items() if name != "result"}
     if "value" in rest.get("error", ()):
         rest["error"] = {**rest["error"], "value": sink.value(rest["error"]["value"])}

@@ -11,6 +11,7 @@ from steplog.errors import (
     Indeterminate,
     Interrupt,
     LogFailed,
+    SteplogError,
     StoreError,
     Unrecorded,
     Unreplayable,
@@ -126,9 +127,24 @@ def log_failed(run: Named, step: str, target: str, *, begun: bool, cause: BaseEx
         else "The effect did not begin."
     )
     command = run.command("resume")
-    what = f"run {run.run_id}: step {target} ({step}) could not be recorded: {cause}"
+    what = f"run {run.run_id}: step {target} ({step}) could not be recorded: {_named(cause)}"
     message = f"{what}\n{meaning}\nMend the cause, then go on: {command}"
     return LogFailed(message, run_id=run.run_id, step=step, commands=(command,))
+
+
+def end_not_recorded(run: Named, cause: BaseException) -> LogFailed:
+    """The interrupt for a run whose end could not be appended."""
+    command = run.command("resume")
+    message = (
+        f"run {run.run_id}: its end could not be recorded: {_named(cause)}\n"
+        f"What its steps have recorded is kept, and is returned on resume.\n"
+        f"Mend the cause, then go on: {command}"
+    )
+    return LogFailed(message, run_id=run.run_id, step=None, commands=(command,))
+
+
+def _named(cause: BaseException) -> str:
+    return str(cause) if isinstance(cause, SteplogError) else f"{type(cause).__name__}: {cause}".rstrip(": ")
 
 
 def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None) -> Unrecorded:

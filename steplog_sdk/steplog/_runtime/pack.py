@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from steplog._kernel.fragments import without_split
 from steplog._kernel.redact import Redactor
 from steplog._kernel.secret import KIND, MARK, hidden
 from steplog._runtime.looking import Body, looked_at
@@ -75,6 +76,16 @@ class Sink:
     def serialised(self, data: bytes) -> Any:
         """The same for a value that is JSON bytes already."""
         return orjson.Fragment(self.stored(data))
+
+    def items(self, items: Any) -> Any:
+        """The items of a stream as they stand in a line; a secret that stands in several of them is taken out too."""
+        data = orjson.dumps(items)
+        if self._redactor is not NOTHING:
+            tree = orjson.loads(data)
+            count = without_split(self._redactor.spans, tree) if isinstance(tree, list) else 0
+            self.redacted += count
+            data = orjson.dumps(tree) if count else data
+        return self.serialised(data)
 
     def stored(self, data: bytes) -> bytes:
         """The JSON bytes that stand in a line for those of a value: themselves, or a reference."""

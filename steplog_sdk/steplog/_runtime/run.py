@@ -145,8 +145,7 @@ class Run:
         journal = Journal.open(self._store, self.run_id, self._created, self._options["redactor"])
         try:
             if "key" in journal.state.created:
-                # Without that key every step with a secret argument would look like another one.
-                _ = journal.fingerprints
+                _ = journal.fingerprints  # as `Journal.open`, which leaves it where a repair had to be noted first
         except BaseException:
             journal.close()
             raise
@@ -254,7 +253,7 @@ class Run:
         try:
             yield self._record_end(recorder, error)
         except UNWRITTEN as failed:
-            return messages.log_failed(recorder.named, "", "the end of the run", begun=True, cause=failed)
+            return messages.end_not_recorded(recorder.named, failed)
         return error if isinstance(error, Interrupt) else None
 
     def _record_end(self, recorder: Recorder, error: BaseException | None) -> Entry:

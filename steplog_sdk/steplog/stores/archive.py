@@ -27,7 +27,7 @@ import orjson
 from steplog.errors import BodyMissing
 from steplog.stores.chunks import prefixes
 from steplog.stores.explain import failure
-from steplog.stores.fs import FS, read_file
+from steplog.stores.fs import FS, make_dirs, read_file
 
 if TYPE_CHECKING:
     from steplog._kernel.events import Event
@@ -77,12 +77,15 @@ def export_run(store: FileStore, run_id: str, target: str, names: Names) -> Arch
     log = read_log(store.path_of(run_id), run_id)[: view.end]
     pieces = _Pieces()
     missing = []
+    pruned = {}
     wanted = dict.fromkeys(name for event in view.events for name in names(event))
     for name in wanted:
         try:
             pieces.add(name, store.bodies.get(name))
-        except BodyMissing:
+        except BodyMissing as gone:
             missing.append(name)
+            if gone.pruned is not None:
+                pruned[name] = gone.pruned
     cipher = cipher_of(store)
     content = pieces.data.getvalue()
     if cipher is not None:
@@ -95,6 +98,7 @@ def export_run(store: FileStore, run_id: str, target: str, names: Names) -> Arch
         "sealed": cipher is not None,
         "bodies": [body if cipher is None else {**body, "sha256": None} for body in pieces.bodies],
         "missing": missing,
+        "pruned": pruned,
     }
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
@@ -157,6 +161,7 @@ def _write_whole(target: str, data: bytes) -> None:
     folder = os.path.dirname(os.path.abspath(target))
     temporary = os.path.join(folder, f".{os.path.basename(target)}.{uuid.uuid4().hex[:8]}")
     try:
+        make_dirs(fs, folder)
         write_new(fs, temporary, data)
         try:
             fs.rename(temporary, target)

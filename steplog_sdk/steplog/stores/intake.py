@@ -11,6 +11,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
+from datetime import date
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,9 +21,11 @@ from steplog._kernel.line import scan
 from steplog.errors import Corrupt, InvalidArgument, KeyMissing, StoreError, UnknownRun, UnsupportedFormat
 from steplog.stores.archive import FORMAT, LOG, MANIFEST, PIECES, PLACE, Archived, Names, cipher_of, read_log, write_new
 from steplog.stores.base import check_run_id
+from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import MOST
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, make_dirs
+from steplog.stores.upkeep import remember_pruned
 
 if TYPE_CHECKING:
     from steplog.stores.base import Cipher
@@ -36,6 +39,8 @@ MOST_BODY: Final = 1 << 30
 # What a member may unpack to: so much, and so many times the size of the file.
 FREE_BYTES: Final = 64 << 20
 MOST_RATIO: Final = 200
+
+_NAME: Final = 32
 
 # What `zipfile` raises for a damaged file.
 _UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError)
@@ -82,6 +87,8 @@ def import_run(store: FileStore, source: str, names: Names) -> Imported:
         raise _refusal(store, run_id, present, log)
     with store.bodies.held():
         _put(store, members, content)
+        if isinstance(store.bodies, SqliteBodies):
+            remember_pruned(store.bodies, manifest.get("pruned", {}))
         if present is None:
             place(store, run_id, log)
     return Imported(archived, present is None)
@@ -173,7 +180,7 @@ class _Members:
             raise UnsupportedFormat(message, path=self.source, found=str(version))
         try:
             _check_manifest(manifest)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise self.damaged("its manifest does not fit together") from error
         return dict(manifest)
 
@@ -204,6 +211,10 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         raise ValueError("sizes")
     if not all(isinstance(name, str) for name in manifest["missing"]) or any(size > MOST for size in sizes):
         raise ValueError("pieces")
+    for name, day in manifest.get("pruned", {}).items():
+        if name not in manifest["missing"] or len(bytes.fromhex(name)) != _NAME:
+            raise ValueError(name)
+        date.fromisoformat(day)
     for number, body in enumerate(manifest["bodies"]):
         before = range(number) if "as" in body else range(1)
         known = all(piece in range(len(sizes)) for piece in body["pieces"])

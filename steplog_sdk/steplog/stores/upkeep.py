@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steplog.stores.blocks import BLOCK, chunks_of, decode_ids, pack, read_block
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from steplog.stores.base import Cipher
     from steplog.stores.bodies import SqliteBodies
+
+_EPOCH: Final = date(1970, 1, 1)
 
 
 class BodyFault(NamedTuple):
@@ -255,12 +258,31 @@ def _prune(
         for name, size, day, seen in rows
         if (number is None or seen < number) and not is_wanted(name.hex(), day)
     ]
-    before = _bytes_in_use(db)
+    before = _bytes_stored(db)
     db.executemany("DELETE FROM bodies WHERE sha256 = ?", [(name,) for name, _ in gone])
     remembered = [(name[:16], number or 0) for name, _ in gone if name.hex() in named]
     db.executemany("INSERT OR REPLACE INTO pruned VALUES (?, ?)", remembered)
     _sweep(db, store)
-    return Pruned([name.hex() for name, _ in gone], sum(size for _, size in gone), before - _bytes_in_use(db))
+    return Pruned([name.hex() for name, _ in gone], sum(size for _, size in gone), before - _bytes_stored(db))
+
+
+def remember_pruned(store: SqliteBodies, days: Mapping[str, str]) -> None:
+    """Note on which day (as 2026-01-31) another store has pruned bodies; not of those that this one holds."""
+    database = store.database
+    if not days:
+        return
+    with database.guard, database.explained("note what was pruned"):
+        db = database.connect()
+        with database.transaction(db, sync=True):
+            for day in sorted(set(days.values())):
+                number = (date.fromisoformat(day) - _EPOCH).days
+                cursor = db.execute("INSERT INTO prunes (day) VALUES (?)", (number,))
+                names = [bytes.fromhex(name) for name, its in days.items() if its == day]
+                held = [
+                    name for name in names if db.execute("SELECT 1 FROM bodies WHERE sha256 = ?", (name,)).fetchone()
+                ]
+                rows = [(name[:16], cursor.lastrowid) for name in names if name not in held]
+                db.executemany("INSERT OR IGNORE INTO pruned VALUES (?, ?)", rows)
 
 
 def _sweep(db: sqlite3.Connection, store: SqliteBodies) -> None:
@@ -324,11 +346,14 @@ def _dead_chunks(db: sqlite3.Connection) -> set[int]:
     return dead
 
 
-def _bytes_in_use(db: sqlite3.Connection) -> int:
-    pages, free, size = (
-        db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+def _bytes_stored(db: sqlite3.Connection) -> int:
+    """Bytes of what bodies are made of; whole pages of the file would be none or many for small bodies."""
+    columns = (("data", "chunks"), ("hash", "hashes"), ("chunks", "spines"), ("chunks", "tails"), ("chunks", "bodies"))
+    sizes = (
+        db.execute(f"SELECT coalesce(sum(length({column})), 0) FROM {table}").fetchone()[0]  # noqa: S608  # names
+        for column, table in columns
     )
-    return int((pages - free) * size)
+    return sum(sizes)
 
 
 def _free_pages(db: sqlite3.Connection) -> None:

@@ -145,3 +145,18 @@ def test_the_text_of_a_long_difference_is_short_and_full_lists_all(home, invoke,
     assert len(full.splitlines()) > 300
     assert ask("diff", "a", "b")["more"] == 270
     assert ask("diff", "a", "b", "--full")["more"] == 0
+
+
+def test_a_step_that_a_fork_has_changed_is_a_difference_although_its_id_is_the_same(ask):
+    record("a", LOOK, "Done.")
+    with Model(in_turn(LOOK, "Done.")) as model:
+        forked = steplog.fork("a", at=1, set={"messages[0].content": "Be terse."})
+        with steplog.run(forked):
+            agent(model.client(), TOOLS, "Refund the jacket.")
+        found = ask("diff", "a", forked)
+        assert found["first"]["a"]["step"] == found["first"]["b"]["step"]
+        assert [message["new"] for message in found["first"]["request"]["messages"]] == ["Be terse."]
+        changed = steplog.fork("a", at=2, set={"order": "ord_2"})
+        with steplog.run(changed):
+            agent(model.client(), TOOLS, "Refund the jacket.")
+        assert ask("diff", "a", changed)["first"]["request"]["fields"][0]["path"] == "order"

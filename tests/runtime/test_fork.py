@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import openai
 import pytest
 
 import steplog
@@ -16,6 +18,8 @@ from steplog._runtime.resolve import resolve
 from steplog.errors import InvalidArgument, RunStopped, Simulated, UnknownStep
 from steplog.stores.base import folded
 from steplog.stores.files import FileStore
+from steplog.stores.upkeep import begin, prune
+from steplog.testing import Hit, LocalProvider, MemoryStore, Reply
 from tests.support.chats import Model, agent, in_turn
 
 ORDER = "ord_1001"
@@ -355,31 +359,87 @@ def test_of_concurrent_steps_those_are_shared_that_had_finished(model: Model):
     assert sorted(ran) == sorted({"a", "b", "slow", "a again", "b again"} - shared)
 
 
-def test_two_accounts_find_their_own_steps_in_a_fork(model: Model):
+def test_two_accounts_find_their_own_steps_in_a_fork():
     """What tells accounts apart is keyed with the first run's id, and must be so in the fork."""
-    import openai
 
-    def program(run: str) -> list[str]:
-        from concurrent.futures import ThreadPoolExecutor
+    def answer(hit: Hit) -> Reply:
+        said = {"role": "assistant", "content": hit.headers["authorization"][-5:]}
+        choice = {"index": 0, "message": said, "finish_reason": "stop"}
+        return Reply.json({"id": "c", "object": "chat.completion", "created": 1, "model": "x", "choices": [choice]})
 
-        clients = [openai.OpenAI(api_key=key, base_url=model.url, max_retries=0) for key in ("north" * 8, "south" * 8)]
-        try:
-            with steplog.run(run), ThreadPoolExecutor(2) as pool:
-                asked = [pool.submit(agent, client, {}, "Hello", turns=1) for client in clients]
-                return [str(future.result()) for future in asked]
-        finally:
-            for client in clients:
-                client.close()
+    def play_both(run: str, url: str, *names: str) -> dict[str, str]:
+        found = {}
+        with steplog.run(run), ThreadPoolExecutor(1) as pool:
+            for name in names:
+                with openai.OpenAI(api_key=name * 8, base_url=url, max_retries=0) as client:
+                    found[name] = pool.submit(agent, client, {}, "Hello").result()
+        return found
 
-    with Model(lambda _messages: "Hi.") as plain:
-        model = plain
-        program("r")
+    with LocalProvider(handler=answer) as provider:
+        before = play_both("r", provider.url, "north", "south")
         forked = steplog.fork("r")
-        program(forked)
-        accounts = [{step.account for step in state_of(run).steps.values()} for run in ("r", forked)]
-        assert len(plain.asked) == 2
-    assert accounts[0] == accounts[1]
-    assert len(accounts[0]) == 2
+        # The other one asks first now; places and order say nothing.
+        assert play_both(forked, provider.url, "south", "north") == before == {"north": "north", "south": "south"}
+        assert len(provider.hits) == 2
+
+
+def test_a_prune_that_has_begun_leaves_what_a_fork_names(model: Model):
+    long = steplog.step(mode="safe", name="long")(lambda: "tea " * 5_000)
+    with steplog.run("r"):
+        long()
+    bodies = store().bodies
+    number = begin(bodies, 20_000)
+    forked = steplog.fork("r")
+    # It has read the logs before the fork was there, and the other run is gone.
+    pruned = prune(bodies, number, lambda _name, _day: False, ())
+
+    assert pruned.bodies == []
+    with steplog.run(forked) as run:
+        assert long() == "tea " * 5_000
+        assert run.executed == 0
+
+
+def test_a_fork_inside_a_step_asks_for_that_step_anew_and_shares_what_it_had_done():
+    ran: list[str] = []
+
+    @steplog.step(mode="safe")
+    def part(name: str) -> str:
+        ran.append(name)
+        return name
+
+    @steplog.step(mode="safe")
+    def whole() -> list[str]:
+        ran.append("whole")
+        return [part("a"), part("b"), part("c")]
+
+    with steplog.run("r"):
+        whole()
+    ran.clear()
+    forked = steplog.fork("r", at=3)
+    with steplog.run(forked):
+        assert whole() == ["a", "b", "c"]
+    assert ran == ["whole", "b", "c"]
+
+
+def test_a_tool_in_a_task_is_changed_and_refused_too():
+    sent: list[str] = []
+
+    @steplog.step
+    async def send(to: str, copies: dict[str, Any]) -> str:
+        await asyncio.sleep(0)
+        sent.append(f"{to} {copies}")
+        return to
+
+    async def program(run: str) -> str:
+        async with steplog.run(run):
+            return await send("ada", copies={"bcc": ["eve"]})
+
+    asyncio.run(program("r"))
+    with pytest.raises(RunStopped, match="simulated"):
+        asyncio.run(program(steplog.fork("r", at=1)))
+    changed = {"to": "bob", "copies.bcc[0]": "mallory"}
+    assert asyncio.run(program(steplog.fork("r", at=1, set=changed, live_tools=True))) == "bob"
+    assert sent == ["ada {'bcc': ['eve']}", "bob {'bcc': ['mallory']}"]
 
 
 def test_a_run_inside_a_simulation_has_no_effects_either(model: Model):
@@ -426,8 +486,6 @@ def test_a_fork_replays(model: Model):
 
 
 def test_a_memory_store_is_forked_too():
-    from steplog.testing import MemoryStore
-
     memory = MemoryStore()
     with steplog.run("r", store=memory):
         look(ORDER)

@@ -37,6 +37,16 @@ def content_of(step: StepState) -> str:
     return json.dumps(asked, sort_keys=True, default=str)
 
 
+def is_altered(a: StepState, b: StepState) -> bool:
+    """Whether one of two steps with the same id was executed with something else: a fork has changed what it asks for.
+
+    Its id is that of the request which the program makes, so that the program finds it again.
+    """
+    ours, theirs = a.started, b.started
+    before, after = ours.get("request") or {}, theirs.get("request") or {}
+    return bool(ours.get("args") != theirs.get("args") or before.get("changed") or after.get("changed"))
+
+
 def asks(step: StepState, side: Side) -> Any:
     """What a step asks for: the arguments of a tool, the request of a model call."""
     return input_of(step.started, side.contents)

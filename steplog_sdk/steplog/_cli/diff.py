@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from steplog._cli import facts
-from steplog._cli.compare import Side, content_of, is_same_request, outcome_change, request_changes
+from steplog._cli.compare import Side, content_of, is_altered, is_same_request, outcome_change, request_changes
 from steplog._cli.contents import Contents
 from steplog._cli.lookup import find_run, holder_of, numbers, open_run
 from steplog._cli.options import chosen_home, common
@@ -120,11 +120,12 @@ def _told(row: Row, one: Side, other: Side, *, looks: bool) -> dict[str, Any]:
     a, b = row.a, row.b
     if a is None or b is None:
         return {"how": ONLY_B if a is None else ONLY_A, "request": None, "outcome": None}
-    request = None if row.same or not looks else request_changes(a, b, one, other)
+    same = row.same and not is_altered(a, b)
+    request = None if same or not looks else request_changes(a, b, one, other)
     if request is not None and is_same_request(request):
         request = None
     outcome = outcome_change(a, b, one, other)
-    asked_otherwise = request is not None or not (row.same or looks)
+    asked_otherwise = request is not None or not (same or looks)
     how = REQUEST if asked_otherwise else OUTCOME if outcome is not None else SAME
     return {"how": how, "request": request, "outcome": outcome}
 

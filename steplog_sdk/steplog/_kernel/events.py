@@ -23,18 +23,6 @@ LOG_RECOVERED: Final = "log.recovered"
 LOG_WEAKENED: Final = "log.weakened"
 
 
-class Facts(dict[str, Any]):
-    """What a fold reads of the data of an event that this process has written itself.
-
-    Attributes:
-        whole: all of the data, as JSON bytes; what is not among the facts (arguments, a result) is parsed when somebody
-            asks for it.
-    """
-
-    __slots__ = ("whole",)
-    whole: bytes
-
-
 class Event(NamedTuple):
     """One line of a log.
 

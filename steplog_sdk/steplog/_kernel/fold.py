@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from steplog._kernel import events as ev
-from steplog._kernel.events import Event, Facts
+from steplog._kernel.events import Event
 from steplog._kernel.identity import step_id as identify
 from steplog._kernel.state import (
     DONE,
@@ -41,7 +41,9 @@ __all__ = [
     "RunState",
     "StepState",
     "apply",
+    "begin",
     "behind",
+    "end",
     "fold",
     "is_settled",
 ]
@@ -71,6 +73,48 @@ def apply(state: RunState, event: Event) -> None:
     transition = _TRANSITIONS.get(event.type)
     if transition is not None:
         transition(state, event)
+
+
+def begin(state: RunState, step: StepState, data: bytes, seq: int, ts: str, seal: str) -> None:
+    """What `apply` does with the first `step.started` of a step, for the process that has written it.
+
+    Args:
+        state: advanced in place.
+        step: the step as `state.begun` makes it; `state` has none of this id.
+        data: the event's data.
+        seq: the event's number.
+        ts: its timestamp.
+        seal: its seal.
+    """
+    state.seq = state.last_start = seq
+    state.head, state.last_ts = seal, ts
+    source = state.source
+    step.start = data if source is None else seq
+    step.started_seq, step.started_ts, step.source = seq, ts, source
+    step_id, scope = step.id, step.scope
+    state.steps[step_id] = step
+    place = (scope, step.after)
+    if place in state.followers:
+        state.followers[place].append(step_id)
+    else:
+        state.followers[place] = [step_id]
+    if scope:
+        state.inner.setdefault(scope, []).append(step_id)
+    state.live.add(step_id)
+
+
+def end(state: RunState, step_id: str, data: bytes, seq: int, ts: str, seal: str) -> None:
+    """What `apply` does with a `step.finished` that says `done` and nothing out of the ordinary. As `begin`."""
+    state.seq, state.head, state.last_ts = seq, seal, ts
+    step = state.steps.get(step_id)
+    if step is None:
+        return
+    step.status = DONE
+    step.orphan = step.allowed = step.incomplete = step.lost = step.settled = False
+    step.given_up = step.job = None
+    step.end = data if state.source is None else seq
+    step.finished_seq, step.finished_ts = seq, ts
+    state.live.discard(step_id)
 
 
 def _created(state: RunState, event: Event) -> None:
@@ -136,9 +180,6 @@ def _started(state: RunState, event: Event) -> None:
     state.last_start = event.seq
     step_id = event.step or ""
     known = state.steps.get(step_id)
-    if known is None and type(data) is Facts:
-        _begun(state, event, data)
-        return
     if known is None:
         known = state.steps[step_id] = _new(state, event, step_id)
         state.followers.setdefault((known.scope, known.after), []).append(step_id)
@@ -185,40 +226,6 @@ def _request(step: StepState, data: dict[str, Any]) -> str:
     return identify(step.scope, step.kind, step.target, hashed, 0) if hashed else step.id
 
 
-def _begun(state: RunState, event: Event, facts: Facts) -> None:
-    """A step that this process has begun: as `_started`, of facts that need no looking at."""
-    step_id, kind, target, scope = event.step or "", facts["kind"], facts["target"], facts["scope"]
-    after, occurrence = facts["after"], facts["occurrence"]
-    state.steps[step_id] = StepState(
-        step_id,
-        kind,
-        target,
-        scope,
-        after,
-        facts["mode"],
-        RUNNING,
-        facts["attempt"],
-        facts.whole if state.source is None else event.seq,
-        event.seq,
-        event.ts,
-        request=identify(scope, kind, target, facts["args_hash"], 0) if occurrence else step_id,
-        occurrence=occurrence,
-        branch=facts["branch"],
-        account=facts["account"],
-        module=facts["module"],
-        streamed="request" in facts,
-        source=state.source,
-    )
-    place = (scope, after)
-    if place in state.followers:
-        state.followers[place].append(step_id)
-    else:
-        state.followers[place] = [step_id]
-    if scope:
-        state.inner.setdefault(scope, []).append(step_id)
-    state.live.add(step_id)
-
-
 def _new(state: RunState, event: Event, step_id: str) -> StepState:
     get = event.data.get
     after, scope = get("after"), get("scope", "")
@@ -241,9 +248,7 @@ def _new(state: RunState, event: Event, step_id: str) -> StepState:
 
 
 def _kept(state: RunState, event: Event) -> Kept:
-    if state.source is not None:
-        return event.seq
-    return event.data.whole if type(event.data) is Facts else event.data
+    return event.data if state.source is None else event.seq
 
 
 def _once(state: RunState, name: Any) -> Any:

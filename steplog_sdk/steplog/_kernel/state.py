@@ -155,6 +155,36 @@ class StepState:
         return twin
 
 
+def begun(
+    step_id: str,
+    place: tuple[str, str | None, str],
+    call: tuple[str, str, str, str | None, str],
+    request: str,
+    occurrence: int,
+) -> StepState:
+    """The state of a step whose first attempt is about to be written; `fold.begin` says where.
+
+    It does what `StepState(...)` does, in half the time: every recorded step pays for it.
+
+    Args:
+        step_id: its id.
+        place: scope, the step before, and branch.
+        call: kind, target, mode, module and account.
+        request: id of the first of the identical submissions that it belongs to.
+        occurrence: its number among them.
+    """
+    step = _new(StepState)
+    step.id, step.request, step.occurrence = step_id, request, occurrence
+    step.scope, step.after, step.branch = place
+    step.kind, step.target, step.mode, step.module, step.account = call
+    step.status, step.attempt, step.start, step.started_seq, step.started_ts = RUNNING, 1, -1, -1, ""
+    step.streamed = step.orphan = step.allowed = step.doubt = step.incomplete = step.lost = step.settled = False
+    step.source = step.given_up = step.end = step.finished_seq = step.finished_ts = step.job = None
+    step.notes = []
+    return step
+
+
+_new: Final = StepState.__new__
 _values: Final = attrgetter(*(attribute.name for attribute in fields(StepState)))
 
 

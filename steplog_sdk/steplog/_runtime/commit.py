@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel.events import LOG_WEAKENED, Event
-from steplog._kernel.fold import RunState, apply
+from steplog._kernel.fold import RunState, apply, begin, end
 from steplog._kernel.line import MAX_LINE, Mark
+from steplog._runtime import process
 from steplog._runtime.group import Entry, Group, reentered
 from steplog.errors import EncodeError, ForkedWriter, LeaseLost, LogFailed, StoreError
 
@@ -69,23 +70,34 @@ class Commit(Group):
         Raises:
             ForkedWriter, ReenteredWriter, LogFailed, StoreError: as their messages say.
         """
-        if os.getpid() != self._pid:
+        if (
+            self._broken is None
+            and not self._closed
+            and process.pid == self._pid
+            and not (self._leader == get_ident() and self._leading.locked())
+        ):
+            return
+        raise self._refusal()
+
+    def _refusal(self) -> StoreError | LogFailed:
+        if process.pid != self._pid:
             message = (
                 f"run {self._run_id}: a forked child tried to write to the log of its parent.\n"
                 f"Only process {self._pid} may write. Start the child with the spawn method, or give it its own run."
             )
-            raise ForkedWriter(message, run_id=self._run_id)
-        if self._leader == get_ident() and self._leading.locked():
-            raise reentered(self._run_id)
+            return ForkedWriter(message, run_id=self._run_id)
+        if self._leads():
+            return reentered(self._run_id)
         if self._broken is not None:
             message = (
                 f"run {self._run_id}: its log cannot be written any more in this process: {self._broken}\n"
                 f"Everything acknowledged before is safe. Mend the cause and run: steplog resume {self._run_id}"
             )
-            raise LogFailed(message, run_id=self._run_id) from self._broken
-        if self._closed:
-            message = f"run {self._run_id} is closed; an effect tried to record itself after the run had ended."
-            raise StoreError(message, run_id=self._run_id)
+            failed = LogFailed(message, run_id=self._run_id)
+            failed.__cause__ = self._broken
+            return failed
+        message = f"run {self._run_id} is closed; an effect tried to record itself after the run had ended."
+        return StoreError(message, run_id=self._run_id)
 
     def snapshot(self) -> RunState:
         """A consistent copy of the state."""
@@ -125,16 +137,13 @@ class Commit(Group):
         return getattr(self._writer, "durable", True)
 
     def _write(self, batch: list[Entry]) -> None:
-        if len(batch) == 1:
-            sync, bodies = batch[0].sync, batch[0].bodies
-        else:
-            sync = any(entry.sync for entry in batch)
-            bodies = [body for entry in batch for body in entry.bodies]
-        if not bodies and not self._bodies_unsynced:
-            self._append(batch, sync=sync)
+        if not self._bodies_unsynced and len(batch) == 1 and not batch[0].bodies:
+            self._append(batch, sync=batch[0].sync)
             return
+        sync = any(entry.sync for entry in batch)
+        bodies = [body for entry in batch for body in entry.bodies]
         sync_bodies = sync and self._syncs()
-        if not bodies and not sync_bodies:
+        if not bodies and not (sync_bodies and self._bodies_unsynced):
             self._append(batch, sync=sync)
             return
         with self._bodies.held():
@@ -146,21 +155,31 @@ class Commit(Group):
         chain = self._chain
         first, epoch, before = chain.seq, chain.epoch, chain.prev
         ts = timestamp()
-        lines, events = [], []
+        lines: list[bytes] = []
+        events: list[Any] = []
         try:
             for entry in batch:
                 seq, prev = chain.seq, chain.prev
                 lines.append(chain.seal(entry.type, entry.step, ts, entry.data))
-                # From the bytes or of values that never change, so that the state shares nothing with the program.
-                data = orjson.loads(entry.data) if entry.facts is None else entry.facts
-                events.append(_event(Event, (seq, entry.type, entry.step, epoch, ts, data, prev, chain.prev)))
+                if entry.facts is None or (entry.facts is not True and entry.step in self.state.steps):
+                    # From the bytes, so that the state shares nothing with the program.
+                    data = orjson.loads(entry.data)
+                    events.append(Event(seq, entry.type, entry.step, epoch, ts, data, prev, chain.prev))
+                else:
+                    events.append(chain.prev)
             self._writer.append(lines, first, sync=sync)
         except StoreError:
             chain.rewind(Mark(first, epoch, before))
             raise
         with self._applying:
-            for event in events:
-                apply(self.state, event)
+            for seq, (entry, event) in enumerate(zip(batch, events, strict=True), first):
+                facts = entry.facts
+                if type(event) is not str or facts is None:
+                    apply(self.state, event)
+                elif facts is True:
+                    end(self.state, entry.step or "", entry.data, seq, ts, event)
+                else:
+                    begin(self.state, facts, entry.data, seq, ts, event)
         writer = self._watched
         if writer is not None and (writer.interval is not None or writer.weakness is not self._weakness):
             self._look_after(writer)
@@ -199,22 +218,20 @@ class Commit(Group):
         writer.flush()
 
 
-# As `Event(...)` does it, without a second call.
-_event: Final = tuple.__new__
-
-_millisecond: tuple[int, str] = (0, "")
+_newest: tuple[int, str] = (0, "")
 
 
 def timestamp() -> str:
     """The present time as ISO 8601 in UTC with milliseconds, for people."""
-    global _millisecond  # noqa: PLW0603  # a one-entry cache: formatting the date costs more than sealing the line
+    global _newest  # noqa: PLW0603  # a one-entry cache: formatting the date costs more than sealing the line
+    known = _newest
     now = int(time.time() * 1000)
-    known, text = _millisecond
-    if now == known:
-        return text
+    if now == known[0]:
+        return known[1]
     seconds, part = divmod(now, 1000)
-    if seconds != known // 1000:
+    text = known[1]
+    if seconds != known[0] // 1000:
         text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(seconds))
     text = f"{text[:20]}{part:03d}Z"
-    _millisecond = (now, text)
+    _newest = (now, text)
     return text

@@ -114,7 +114,7 @@ def note_refused(ticket: Ticket) -> None:
     sink = Sink(ticket.recorder.redactor, journal.store.bodies.name)
     line = lines.intent(ticket, sink)
     with contextlib.suppress(StoreError, LogFailed, LeaseLost):  # the run stops all the same, and the halt says so
-        journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=False, facts=sink.facts)
+        journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=False)
         journal.submit(ev.STEP_SKIPPED, ticket.step, _REFUSED)
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from steplog._kernel.events import Facts
+from steplog._kernel.state import StepState
 from steplog._runtime.committer import Committer, release
 from steplog._runtime.context import running_loop
 from steplog.errors import LeaseLost, ReenteredWriter, StoreError
@@ -30,11 +30,15 @@ _HEAL_SECONDS: Final = 0.5
 _MANY: Final = 32
 
 
+Facts = StepState | Literal[True] | None
+
+
 class Entry:
     """One event on its way to the log.
 
     Attributes:
-        facts: what a fold reads of the data; None where the data is to be parsed.
+        facts: what a fold reads of the data: the step that begins, or True for the ordinary outcome `done`. None where
+            the data is to be parsed.
         sync: whether somebody acts on its being there. Others need only be in line.
         done: it is in the log, or has failed.
         error: why it has failed, or None.
@@ -43,20 +47,12 @@ class Entry:
         future: what a task awaits until it is done, or None.
     """
 
-    __slots__ = (
-        "bodies",
-        "commit",
-        "data",
-        "done",
-        "error",
-        "facts",
-        "future",
-        "passed",
-        "step",
-        "sync",
-        "type",
-        "waiter",
-    )
+    commit: Group
+    done = False
+    error: BaseException | None = None
+    passed = False
+    waiter: Any = None
+    future: Any = None
 
     def __init__(
         self,
@@ -66,7 +62,7 @@ class Entry:
         bodies: list[tuple[str, bytes]],
         *,
         sync: bool,
-        facts: Facts | None = None,
+        facts: Facts = None,
     ) -> None:
         self.type = type_
         self.step = step
@@ -74,12 +70,6 @@ class Entry:
         self.bodies = bodies
         self.sync = sync
         self.facts = facts
-        self.commit: Group
-        self.done = False
-        self.error: BaseException | None = None
-        self.passed = False
-        self.waiter: Any = None
-        self.future: Any = None
 
     def check(self) -> None:
         """Raise what kept it out of the log, if it has failed."""
@@ -233,7 +223,11 @@ class Group:
             if self._leads():
                 raise reentered(self._run_id)
             return False
-        self._lead()
+        try:
+            self._write_as_leader()
+        finally:
+            if self._pending:
+                self._hand_on()
         return True
 
     def _hand_on(self) -> None:
@@ -260,21 +254,23 @@ class Group:
             self._leader = thread
             try:
                 if entry is None or not entry.done:
-                    self._write_line()
+                    if self._under_way:
+                        self._end_interrupted()
+                    line = self._pending[:]
+                    batch = line if len(line) == 1 and not line[0].done else [each for each in line if not each.done]
+                    if batch:
+                        self._write_batch(batch)
+                    del self._pending[: len(line)]
             finally:
                 self._leader = 0
 
-    def _write_line(self) -> None:
-        if self._under_way:
-            # The leader before was interrupted while it told those who had waited. Which of them were in the log only
-            # those know whom it has reached.
-            self._broken = self._broken or self._interrupted("before it could tell those who waited for it")
-            self._settle(self._under_way, self._broken)
-        line = self._pending[:]
-        batch = line if len(line) == 1 and not line[0].done else [entry for entry in line if not entry.done]
-        if batch:
-            self._write_batch(batch)
-        del self._pending[: len(line)]
+    def _end_interrupted(self) -> None:
+        """Settle what the leader before had written when it was interrupted while it told those who had waited.
+
+        Which of them were in the log only those know whom it has reached.
+        """
+        self._broken = self._broken or self._interrupted("before it could tell those who waited for it")
+        self._settle(self._under_way, self._broken)
 
     def _write_batch(self, batch: list[Entry]) -> None:
         error: BaseException | None = self._broken
@@ -299,7 +295,7 @@ class Group:
         return StoreError(f"run {self._run_id}: an append was interrupted {how}", run_id=self._run_id)
 
     def _settle(self, batch: list[Entry], error: BaseException | None) -> None:
-        by_loop: dict[Any, list[Any]] = {}
+        tasks: list[Any] = []
         for entry in batch:
             if not entry.done:
                 entry.error = error
@@ -310,13 +306,21 @@ class Group:
             if entry.waiter is not None:
                 release(entry.waiter)
             if entry.future is not None:
-                by_loop.setdefault(entry.future.get_loop(), []).append(entry.future)
-        for loop, futures in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_resolve, futures)
-            except RuntimeError:
-                # The loop is closed, and its tasks are gone with it.
-                continue
+                tasks.append(entry.future)
+        if tasks:
+            _tell(tasks)
+
+
+def _tell(futures: list[Any]) -> None:
+    by_loop: dict[Any, list[Any]] = {}
+    for future in futures:
+        by_loop.setdefault(future.get_loop(), []).append(future)
+    for loop, theirs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, theirs)
+        except RuntimeError:
+            # The loop is closed, and its tasks are gone with it.
+            continue
 
 
 def reentered(run_id: str) -> ReenteredWriter:

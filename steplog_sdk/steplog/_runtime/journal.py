@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel import events as ev
-from steplog._kernel.events import Facts
 from steplog._kernel.fork import is_whole, origin_of
 from steplog._kernel.line import Chain
 from steplog._kernel.state import RunState, StepState
@@ -55,6 +54,8 @@ class Journal:
         self._commit = Commit(run_id, writer, chain, state, store.bodies)
         # Refuses a caller that must not write: raises ForkedWriter, ReenteredWriter, LogFailed or StoreError.
         self.check_usable = self._commit.check_usable
+        # Puts an entry in line, as `submit` does with what it makes one of.
+        self.put = self._commit.submit
 
     @cached_property
     def fingerprints(self) -> Fingerprints:
@@ -128,10 +129,9 @@ class Journal:
         bodies: list[tuple[str, bytes]] | None = None,
         *,
         sync: bool = True,
-        facts: Facts | None = None,
     ) -> Entry:
-        """Put an event in line, without waiting for it. `data` is a JSON object, `facts` what a fold reads of it."""
-        entry = Entry(type_, step, data, bodies or [], sync=sync, facts=facts)
+        """Put an event in line, without waiting for it. `data` is a JSON object."""
+        entry = Entry(type_, step, data, bodies or [], sync=sync)
         self._commit.submit(entry)
         return entry
 

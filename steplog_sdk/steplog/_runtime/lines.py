@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from steplog._kernel.events import Facts
+from steplog._kernel.identity import step_id
+from steplog._kernel.state import StepState, begun
 
 if TYPE_CHECKING:
     from steplog._runtime.pack import Sink
@@ -39,41 +40,27 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
         if ticket.earlier is not None:
             return sink.text(data)
         innocent = ticket.recorder.dispatch.innocent
-        line = sink.text(data, args if said in innocent else None)
+        known = said in innocent
+        line = sink.text(data, args if known else None)
         if line is data:
-            sink.facts = _facts_of(ticket, line)
-            if len(innocent) < _INNOCENT:
+            if ticket.attempt == 1:
+                sink.facts = _begun(ticket, said)
+            if not known and len(innocent) < _INNOCENT:
                 innocent.add(said)
         return line
     data = b'%b,"request":%b}' % (text.encode(), orjson.dumps(sink.detail(call.request)))
     line = sink.text(data)
-    if line is data and ticket.earlier is None:
-        sink.facts = _facts_of(ticket, line)
-        if call.request.get("stream"):
-            sink.facts["request"] = {"stream": True}
+    if line is data and ticket.earlier is None and ticket.attempt == 1:
+        sink.facts = _begun(ticket, said)
+        sink.facts.streamed = bool(call.request.get("stream"))
     return line
 
 
-def _facts_of(ticket: Ticket, line: bytes) -> Facts:
-    call, effect = ticket.call, ticket.effect
-    hashed, occurrence = ticket.hashed
-    facts = Facts(
-        {
-            "kind": call.kind,
-            "target": call.target,
-            "scope": effect.scope,
-            "args_hash": hashed,
-            "occurrence": occurrence,
-            "mode": call.mode,
-            "attempt": ticket.attempt,
-            "after": effect.after,
-            "branch": ticket.branch,
-            "account": ticket.account,
-            "module": call.module,
-        }
-    )
-    facts.whole = line
-    return facts
+def _begun(ticket: Ticket, said: tuple[str, str, str, str | None, str]) -> StepState:
+    effect, (hashed, occurrence) = ticket.effect, ticket.hashed
+    scope = effect.scope
+    request = step_id(scope, said[0], said[1], hashed, 0) if occurrence else effect.id
+    return begun(effect.id, (scope, effect.after, ticket.branch), said, request, occurrence)
 
 
 @functools.lru_cache(maxsize=512)
@@ -112,8 +99,7 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
         whole = b'{"outcome":"done"%b,"result":%b,"ms":{"total":%a}}' % (again, result, ms(total))
         line = sink.text(whole, result)
         if line is whole:
-            sink.facts = Facts(outcome="done", attempt=ticket.attempt)
-            sink.facts.whole = line
+            sink.facts = True
         return line
     data: dict[str, Any] = {"outcome": outcome}
     if ticket.attempt > 1:

@@ -19,7 +19,7 @@ from steplog._runtime.looking import Body, looked_at
 from steplog.errors import DecodeError
 
 if TYPE_CHECKING:
-    from steplog._kernel.events import Facts
+    from steplog._runtime.group import Facts
     from steplog.stores.base import BodyStore
 
 # Lines stay short enough to read; a page is also what the file system moves anyway.
@@ -31,6 +31,7 @@ BODY_LIMIT: Final = 768
 
 # What a value that its type calls secret begins with.
 _MARKED: Final = orjson.dumps({MARK: KIND})[:-1]
+_DOLLAR: Final = MARK.encode()[0]
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -67,7 +68,7 @@ class Sink:
         self._inline: list[bytes] = []
         self.bodies: list[tuple[str, bytes]] = []
         self.redacted = 0
-        self.facts: Facts | None = None
+        self.facts: Facts = None
 
     def value(self, tree: Any) -> Any:
         """An encoded value as it stands in a line: itself, or a reference when it is large."""
@@ -89,7 +90,7 @@ class Sink:
 
     def stored(self, data: bytes) -> bytes:
         """The JSON bytes that stand in a line for those of a value: themselves, or a reference."""
-        if _MARKED in data and self._redactor is not NOTHING:
+        if _DOLLAR in data and _MARKED in data and self._redactor is not NOTHING:
             tree, count = hidden(orjson.loads(data))
             data = orjson.dumps(tree)
             self.redacted += count

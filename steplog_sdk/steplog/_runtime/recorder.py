@@ -201,7 +201,9 @@ class Recorder:
     def _intend(self, ticket: Ticket) -> Entry:
         sink = Sink(self.redactor, self.journal.store.bodies.name)
         line, sync = lines.intent(ticket, sink), ticket.call.mode != "safe"
-        return self.journal.submit(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=sync, facts=sink.facts)
+        entry = Entry(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=sync, facts=sink.facts)
+        self.journal.put(entry)
+        return entry
 
     # outcome -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +260,9 @@ class Recorder:
             line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
             if sink.redacted:
                 lines.warn_of_loss(ticket)
-        return self.journal.submit(ev.STEP_FINISHED, ticket.step, line, sink.bodies, facts=sink.facts)
+        entry = Entry(ev.STEP_FINISHED, ticket.step, line, sink.bodies, sync=True, facts=sink.facts)
+        self.journal.put(entry)
+        return entry
 
     def note_cancelled(self, ticket: Ticket) -> None:
         """Note that the caller stopped waiting for an effect under way. Never waits: its task is being cancelled."""

@@ -118,7 +118,7 @@ class FileWriter:
         # How much is on the medium, and how much of that the lock file says.
         self._synced = (0, ((view.state and view.state.head) or "").encode())
         self._noted = view.end if log.certain == view.end else -NOTE_EVERY
-        self._appended = 0
+        self._looked = view.end
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
         self._closed = False
@@ -145,19 +145,19 @@ class FileWriter:
                     raise self._out_of_order(first_seq)
                 # Whoever takes the run over appends its claim, so the end alone tells. A log that was moved away whole
                 # does not change its end; it is noticed where somebody waits for the log.
-                size = self._check_identity() if sync else self._size()
-                if size != end:
-                    raise self._overtaken(size, end)
+                found = self._check_identity() if sync else self._size()
+                if found != end:
+                    raise self._overtaken(found, end)
                 end += len(data)
-                self._write(_batch(_Batch, (last.end, end, first_seq, first_seq + len(lines), data)), lines)
+                self._write(data, lines, _batch(_Batch, (last.end, end, first_seq, first_seq + len(lines), data)))
             if sync:
                 if self.durable and self._unsynced:
                     self._sync_now()
                 # Nobody may have written between the check and our own write, which then stands behind theirs. The lock
                 # does not keep out who has declared this process dead while it was stopped there.
-                size = self._size()
-                if size != end:
-                    raise self._overtaken(size, end)
+                found = self._size()
+                if found != end:
+                    raise self._overtaken(found, end)
             # No call may stand between these lines and the return: a signal handler could run there.
             if self._pending is not None:
                 self._last = self._pending
@@ -299,17 +299,16 @@ class FileWriter:
         )
         return self._cause
 
-    def _write(self, batch: _Batch, lines: Sequence[bytes]) -> None:
+    def _write(self, data: bytes, lines: Sequence[bytes], batch: _Batch) -> None:
         log = self._log
         self._pending = batch
         self._unsynced = True
-        size = len(batch.data)
-        self._appended += size
-        if self._appended > place.LOOK_EVERY:
-            self._appended = 0
+        size = len(data)
+        if batch.end > self._looked + place.LOOK_EVERY:
+            self._looked = batch.end
             place.check_space(log.fs, log.path)
         try:
-            written = self._put(log.fd, batch.data) if size <= MAX_BATCH else self._put_blocks(lines)
+            written = self._put(log.fd, data) if size <= MAX_BATCH else self._put_blocks(lines)
             if written != size:
                 # The rest is not written behind a short write: a signal or a stranger may come between the two.
                 log.fs.truncate(log.fd, batch.offset)

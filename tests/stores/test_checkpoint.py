@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -19,7 +20,7 @@ from steplog._kernel.fold import fold
 from steplog._kernel.line import Chain
 from steplog._kernel.state import RunState
 from steplog.errors import Corrupt
-from steplog.stores import checkpoint
+from steplog.stores import checkpoint, source
 from steplog.stores.files import FileStore
 from steplog.testing import FaultyFS
 from tests.kernel.logs import hostile, logs
@@ -174,8 +175,9 @@ def test_no_changed_bit_of_a_checkpoint_changes_what_is_opened(home):
         lambda whole: resealed(whole, state=changed_state(whole, run=None)),
         lambda whole: resealed(whole, state=changed_state(whole, steps=[])),
         lambda whole: resealed(whole, state=changed_state(whole, passed_over=1)),
-        lambda whole: resealed(whole, ends=None),
-        lambda whole: resealed(whole, seals="AAAA"),
+        lambda whole: resealed(whole, lines=None),
+        lambda whole: resealed(whole, lines=checkpoint._shortened(b"")),
+        lambda whole: resealed(whole, lines=checkpoint._shortened(b"AAAAA")),
     ],
 )
 def test_a_checkpoint_that_is_not_of_this_log_is_passed_over(home, damage):
@@ -186,6 +188,17 @@ def test_a_checkpoint_that_is_not_of_this_log_is_passed_over(home, damage):
 
     assert (state, events) == expected
     assert not spared
+
+
+@pytest.mark.parametrize("block", [64, 100, 701, 4 << 20])
+def test_the_seals_of_what_a_checkpoint_covers_are_those_in_the_log(home, monkeypatch, block):
+    expected = FileStore(home).read("r").events
+    monkeypatch.setattr(source, "_BLOCK", block)
+    with closing(FileStore(home).open("r")) as writer:
+        assert writer._covered.events
+        assert writer.view.events == expected
+        index = writer._source.index
+        assert [index.seal(seq).hex() for seq in range(len(index))] == [event.h for event in expected]
 
 
 def resealed(whole: bytes, **changed) -> bytes:

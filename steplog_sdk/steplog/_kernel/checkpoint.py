@@ -6,7 +6,7 @@ number, as they do in the state of a log file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from hashlib import sha256
 from itertools import repeat
@@ -21,6 +21,8 @@ _NAMED: Final = ("kind", "target", "scope", "mode", "status", "module", "branch"
 _SPARSE: Final = ("notes", "job")
 _APART: Final = {*_FLAGS, *_NAMED, *_SPARSE, "after", "source"}
 _PLAIN: Final = tuple(attribute.name for attribute in fields(StepState) if attribute.name not in _APART)
+# Numbers that mostly grow by the same, so that the differences take next to no space.
+_GROWING: Final = ("start", "started_seq", "end", "finished_seq", "after")
 _SETS: Final = ("retry", "live", "given_up", "superseded")
 _REBUILT: Final = {*_SETS, "steps", "followers", "inner", "source", "names"}
 _OF_RUN: Final = tuple(attribute.name for attribute in fields(RunState) if attribute.name not in _REBUILT)
@@ -37,6 +39,8 @@ def pack(state: RunState) -> dict[str, Any]:
     for column in _SPARSE:
         columns[column] = [[place, found] for place, step in enumerate(steps) if (found := getattr(step, column))]
     columns["after"] = [places.get(step.after, step.after) if step.after else step.after for step in steps]
+    for column in _GROWING:
+        columns[column] = differences(columns[column])
     columns["flags"] = [sum(getattr(step, flag) << bit for bit, flag in enumerate(_FLAGS)) for step in steps]
     following = {step_id for ids in state.followers.values() for step_id in ids}
     return {
@@ -59,6 +63,7 @@ def unpack(tree: dict[str, Any], source: Source) -> RunState:
     for name in _SETS:
         setattr(state, name, set(tree["sets"][name]))
     state.names = {name: name for name in names if name is not None}
+    columns = {**columns, **{column: list(added_up(columns[column])) for column in _GROWING}}
     ids = columns["id"]
     filled: dict[str, Iterable[Any]] = {column: columns[column] for column in _PLAIN}
     for column in _NAMED:
@@ -76,6 +81,29 @@ def unpack(tree: dict[str, Any], source: Source) -> RunState:
             setattr(state.steps[ids[place]], column, found)
     _place(state, frozenset(tree["passed_over"]))
     return state
+
+
+def differences(values: Iterable[Any]) -> list[Any]:
+    """Each int as its difference from the one before; what is no int stays."""
+    last, found = 0, []
+    for value in values:
+        if type(value) is int:
+            found.append(value - last)
+            last = value
+        else:
+            found.append(value)
+    return found
+
+
+def added_up(found: Iterable[Any]) -> Iterator[Any]:
+    """What `differences` was given."""
+    last = 0
+    for value in found:
+        if type(value) is int:
+            last += value
+            yield last
+        else:
+            yield value
 
 
 def _place(state: RunState, passed_over: frozenset[str]) -> None:

@@ -13,21 +13,24 @@ import base64
 import logging
 import os
 import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from steplog._kernel.checkpoint import fold_digest, pack, unpack
-from steplog._kernel.index import SEAL_BYTES, Index
+from steplog._kernel.checkpoint import added_up, differences, fold_digest, pack, unpack
+from steplog._kernel.index import Index
 from steplog._kernel.state import RunState
 from steplog.stores.fs import FS, open_or_create
 from steplog.stores.source import LogFile
 
 _logger = logging.getLogger("steplog.stores")
 
-FORMAT: Final = "steplog-checkpoint/2"
+FORMAT: Final = "steplog-checkpoint/3"
 
 # Below this, folding the log takes less than a hundredth of a second.
 _FEWEST_EVENTS: Final = 2_000
@@ -35,6 +38,7 @@ _SMALLEST_LOG: Final = 256 << 10
 # A new one is written when the log has grown by an eighth, so that writing them costs a fraction of recording.
 _GROWTH: Final = 8
 
+_SEALED: Final = 64  # more bytes than the seal of a line and what stands behind it
 _SEAL: Final = 75  # len(',"seal":"' + 64 hex digits + '"}')
 
 
@@ -80,22 +84,39 @@ def load(fs: FS, log: LogFile, size: int) -> tuple[RunState, Covered] | None:
         tree = _opened(document, log.run_id)
         if tree is None or tree["offset"] > size:
             return None
-        index = Index(_expanded(tree["ends"]), base64.b64decode(tree["seals"]))
+        ends = array("Q", added_up(array("I", _expanded(tree["lines"]))))
         state = unpack(orjson.loads(_expanded(tree["state"])), log)
         covered = Covered(tree["seq"] + 1, tree["offset"], sha256())
-        told = (state.seq, state.head, len(index), len(index.seals) // SEAL_BYTES, index.end)
-        if told != (tree["seq"], tree["h"], covered.events, covered.events, covered.size):
+        if (state.seq, state.head, len(ends), ends[-1]) != (tree["seq"], tree["h"], covered.events, covered.size):
             return None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         _logger.debug("run %r: its checkpoint is passed over: %r", log.run_id, error)
         return None
-    for block in log.blocks(0, covered.size):
+    seals = bytearray()
+    for block in _with_seals(log.blocks(0, covered.size), ends, seals):
         covered.digest.update(block)
     if covered.digest.hexdigest() != tree["sha256"]:
         _logger.debug("run %r: its checkpoint is passed over: it is of another log", log.run_id)
         return None
-    log.index = index
+    log.index = Index(ends.tobytes(), bytes(seals))
     return state, covered
+
+
+def _with_seals(blocks: Iterable[bytes], ends: Sequence[int], seals: bytearray) -> Iterator[bytes]:
+    """The blocks of a log, whose lines end at `ends`; puts the seals that stand in them into `seals`, 16 bytes each."""
+    first, rest, offset = 0, b"", 0
+    for block in blocks:
+        yield block
+        data = rest + block
+        start, offset = offset - len(rest), offset + len(block)
+        last = bisect_right(ends, offset)
+        found = b"".join([data[end - start - 35 : end - start - 3] for end in ends[first:last]])
+        try:
+            seals += bytes.fromhex(found.decode("ascii"))
+        except ValueError:
+            # Not the log that the checkpoint is of, as its hash will tell.
+            return
+        first, rest = last, data[-_SEALED:]
 
 
 def _shortened(data: bytes) -> str:
@@ -166,13 +187,13 @@ def _write(fs: FS, log: LogFile, state: RunState, covered: Covered) -> Covered:
     log.extend(events)
     if len(log.index) < events or log.index.seal(state.seq).hex() != state.head:
         return covered
-    ends, seals = log.index.ends[:events], log.index.seals[: events * SEAL_BYTES]
+    ends = log.index.ends[:events]
     now = Covered(events, ends[-1], covered.digest.copy())
     for block in log.blocks(covered.size, now.size):
         now.digest.update(block)
     head = {"format": FORMAT, "by": _writer(), "run_id": log.run_id, "seq": state.seq, "h": state.head}
     sizes = {"offset": now.size, "sha256": now.digest.hexdigest(), "state": _shortened(orjson.dumps(pack(state)))}
-    lines = {"ends": _shortened(bytes(ends)), "seals": base64.b64encode(seals).decode()}
+    lines = {"lines": _shortened(array("I", differences(ends)).tobytes())}
     body = orjson.dumps({**head, **sizes, **lines})[:-1]
     _replace(fs, path_of(log.path), b'%b,"seal":"%b"}' % (body, sha256(body).hexdigest().encode()))
     return now

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steplog._kernel import events as ev
+from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, fold
 from tests.kernel.logs import MODES, Log, hostile, logs
 
@@ -308,3 +309,13 @@ def test_events_of_unknown_steps_change_no_step():
 
     assert fold(log.events).steps == before
     assert log.state.live == {"s_a"}
+
+
+def test_a_module_holds_until_a_line_of_the_same_target_says_another():
+    said = [{"module": "shop.sms"}, {}, {"module": None}, {}, {"module": "shop.mail"}, {}]
+    log = [
+        Event(seq, "step.started", f"s_{seq}", 1, "", {"kind": "tool_call", "target": "notify", **data}, "", "")
+        for seq, data in enumerate([*said, {"target": "other"}])
+    ]
+    modules = [step.module for step in fold(log).steps.values()]
+    assert modules == ["shop.sms", "shop.sms", None, None, "shop.mail", "shop.mail", None]

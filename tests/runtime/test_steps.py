@@ -647,6 +647,27 @@ def test_a_namesake_in_another_module_does_not_get_the_result(monkeypatch):
         assert steplog.step(name=steplog.step(notify).__qualname__.rsplit(".", 1)[-1])(notify)("o1") == "sms o1"
 
 
+def test_a_module_is_said_once_and_counts_for_every_step_behind(home):
+    def notify(order):
+        return f"sms {order}"
+
+    notify.__module__ = "shop.sms"
+    for orders in (["o1", "o2"], ["o1", "o2", "o3"]):
+        with pytest.raises(OSError), steplog.run("r"):
+            [steplog.step(notify)(order) for order in orders]
+            raise OSError
+    with pytest.raises(OSError), steplog.run("r"):
+        [steplog.step(notify)(order) for order in orders]
+        steplog.step(name="notify", mode="safe")(lambda: None)()
+        raise OSError
+    started = [event.data for event in FileStore(home).read("r").events if event.type == "step.started"]
+    assert [data.get("module") for data in started] == ["shop.sms", None, None, None]
+
+    notify.__module__ = "shop.mail"
+    with pytest.raises(steplog.RunStopped, match=r"shop\.sms.*shop\.mail"), steplog.run("r"):
+        steplog.step(notify)("o3")
+
+
 def test_what_a_partial_has_bound_is_part_of_the_call():
     def charge(who, cents):
         return f"{who} {cents}"

@@ -93,6 +93,8 @@ def begin(state: RunState, step: StepState, data: bytes, seq: int, ts: str, seal
     step.started_seq, step.started_ts, step.source = seq, ts, source
     step_id, scope = step.id, step.scope
     state.steps[step_id] = step
+    if state.modules.get(step.target) != step.module:
+        state.modules[step.target] = step.module
     place = (scope, step.after)
     if place in state.followers:
         state.followers[place].append(step_id)
@@ -210,7 +212,9 @@ def _started(state: RunState, event: Event) -> None:
     known.request = _request(known, data)
     branch = data.get("branch", "")
     known.branch = _once(state, branch) if isinstance(branch, str) else UNNAMED
-    known.module = _once(state, data.get("module"))
+    if "module" in data:
+        state.modules[known.target] = _once(state, data["module"])
+    known.module = state.modules.get(known.target)
     request = data.get("request")
     known.streamed = isinstance(request, dict) and bool(request.get("stream"))
     state.live.add(step_id)

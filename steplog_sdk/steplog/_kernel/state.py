@@ -215,6 +215,7 @@ class RunState:
         live: ids of steps under way in this epoch.
         given_up: ids of steps that were given up in this epoch.
         superseded: ids of steps that followed the failure of a step which was then tried again.
+        modules: by target, the module that its newest line with one names; lines behind it leave it out.
         source: the log that gives event data back, so that steps keep numbers; None where they keep the data.
         names: kinds, targets, modes and modules, each once.
     """
@@ -241,6 +242,7 @@ class RunState:
     live: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
     superseded: set[str] = field(default_factory=set)
+    modules: dict[str, str | None] = field(default_factory=dict)
     source: Source | None = field(default=None, compare=False, repr=False)
     names: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -255,6 +257,7 @@ class RunState:
             live=set(self.live),
             given_up=set(self.given_up),
             superseded=set(self.superseded),
+            modules=dict(self.modules),
             names=dict(self.names),
         )
 

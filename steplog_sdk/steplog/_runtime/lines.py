@@ -27,7 +27,9 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
     """The data of an attempt's `step.started`."""
     call = ticket.call
     said = (call.kind, call.target, call.mode, call.module, ticket.account)
-    opening, rest = _constants(*said)
+    # Said once: the log holds it already, behind which this line comes.
+    module = "" if ticket.recorder.journal.state.modules.get(call.target) == call.module else call.module
+    opening, rest = _constants(call.kind, call.target, call.mode, module, ticket.account)
     key = "" if call.mode == "safe" else f',"key":"{ticket.key}"'
     text = f"{opening}{_place(ticket)}{key}{rest}"
     if ticket.earlier is not None:
@@ -68,7 +70,7 @@ def _constants(kind: str, target: str, mode: str, module: str | None, account: s
     rest: dict[str, Any] = {}
     if account:
         rest["account"] = account
-    if module is not None:
+    if module != "":
         rest["module"] = module
     opening = orjson.dumps({"kind": kind, "target": target, "mode": mode}).decode()[:-1]
     return opening, "," + orjson.dumps(rest).decode()[1:-1] if rest else ""

@@ -52,8 +52,8 @@ class Commit(Group):
         self._flush_due = False
         self._weakness: Any = None
 
-    def submit(self, entry: Entry) -> None:
-        """Put an entry in line. It is written by whoever leads next."""
+    def submit(self, entry: Entry) -> Entry:
+        """Put an entry in line, and return it. It is written by whoever leads next."""
         self.check_usable()
         if len(entry.data) > _MAX_DATA:
             message = (
@@ -63,6 +63,7 @@ class Commit(Group):
             raise EncodeError(message, run_id=self._run_id, step=entry.step, path="data", type_name=entry.type)
         entry.commit = self
         self._pending.append(entry)
+        return entry
 
     def check_usable(self) -> None:
         """Refuse a caller that must not, or can no longer, write.

@@ -131,9 +131,7 @@ class Journal:
         sync: bool = True,
     ) -> Entry:
         """Put an event in line, without waiting for it. `data` is a JSON object."""
-        entry = Entry(type_, step, data, bodies or [], sync=sync)
-        self._commit.submit(entry)
-        return entry
+        return self._commit.submit(Entry(type_, step, data, bodies or [], sync=sync))
 
     def wait(self, entry: Entry) -> None:
         """Return when the program may go on: when the event is on disk if it asked to be, else when it is in line."""

@@ -201,9 +201,7 @@ class Recorder:
     def _intend(self, ticket: Ticket) -> Entry:
         sink = Sink(self.redactor, self.journal.store.bodies.name)
         line, sync = lines.intent(ticket, sink), ticket.call.mode != "safe"
-        entry = Entry(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=sync, facts=sink.facts)
-        self.journal.put(entry)
-        return entry
+        return self.journal.put(Entry(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=sync, facts=sink.facts))
 
     # outcome -----------------------------------------------------------------------------------------------------
 
@@ -260,9 +258,7 @@ class Recorder:
             line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
             if sink.redacted:
                 lines.warn_of_loss(ticket)
-        entry = Entry(ev.STEP_FINISHED, ticket.step, line, sink.bodies, sync=True, facts=sink.facts)
-        self.journal.put(entry)
-        return entry
+        return self.journal.put(Entry(ev.STEP_FINISHED, ticket.step, line, sink.bodies, sync=True, facts=sink.facts))
 
     def note_cancelled(self, ticket: Ticket) -> None:
         """Note that the caller stopped waiting for an effect under way. Never waits: its task is being cancelled."""

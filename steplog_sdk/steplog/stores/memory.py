@@ -22,7 +22,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.bodies = MemoryBodies()
-        self._logs: dict[str, bytes] = {}
+        self._logs: dict[str, bytearray] = {}
         self._writers: dict[str, MemoryWriter] = {}
         self._guard = threading.RLock()
 
@@ -35,7 +35,7 @@ class MemoryStore:
         log = self._logs.get(check_run_id(run_id))
         if log is None:
             raise UnknownRun(f"there is no run {run_id!r} in this memory store.", run_id=run_id)
-        found = scan(log, run_id)
+        found = scan(bytes(log), run_id)
         if found.verdict != "clean":
             raise refusal(found, run_id, "memory")
         return LogView(run_id, found.events, found.end, 0)
@@ -45,7 +45,7 @@ class MemoryStore:
         with self._guard:
             if check_run_id(run_id) in self._writers:
                 raise RunBusy(f"run {run_id!r} is already open. Close it first.", run_id=run_id, pid=os.getpid())
-            self._logs.setdefault(run_id, b"")
+            self._logs.setdefault(run_id, bytearray())
             self._writers[run_id] = writer = MemoryWriter(self, self.read(run_id))
             return writer
 
@@ -54,13 +54,15 @@ class MemoryStore:
         with self._guard:
             if self._logs.get(check_run_id(run_id)) or run_id in self._writers:
                 return False
-            self._logs[run_id] = log
+            self._logs[run_id] = bytearray(log)
             return True
 
     def extend(self, run_id: str, data: bytes) -> None:
         """Add bytes to a log, which makes it the newest."""
         with self._guard:
-            self._logs[run_id] = self._logs.pop(run_id) + data
+            # In place: a log that is copied for each event takes time quadratic in its length.
+            log = self._logs[run_id] = self._logs.pop(run_id)
+            log += data
 
     def release(self, run_id: str) -> None:
         """Let the next writer in."""

@@ -95,11 +95,7 @@ def begin(state: RunState, step: StepState, data: bytes, seq: int, ts: str, seal
     state.steps[step_id] = step
     if state.modules.get(step.target) != step.module:
         state.modules[step.target] = step.module
-    place = (scope, step.after)
-    if place in state.followers:
-        state.followers[place].append(step_id)
-    else:
-        state.followers[place] = [step_id]
+    state.followers.setdefault((scope, step.after), []).append(step_id)
     if scope:
         state.inner.setdefault(scope, []).append(step_id)
     state.live.add(step_id)

@@ -123,7 +123,8 @@ class Redactor:
     def _asked(self, data: bytes) -> tuple[list[int], bool]:
         """The groups that may find something, some of them twice, and whether something may be wrapped in base64."""
         left = glance(data)
-        asked = [number for text, number in self._asks if text in left] if left else []
+        # Of the bytes that are left, digits are asked for below only.
+        asked = [] if not left or left.isdigit() else [number for text, number in self._asks if text in left]
         if self._known:
             asked += [number for lead, number in self._known if lead in data]
         if self._own:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel.events import LOG_WEAKENED, Event
-from steplog._kernel.fold import RunState, apply, begin, end
+from steplog._kernel.fold import RunState, StepState, apply, begin, end
 from steplog._kernel.line import MAX_LINE, Mark
 from steplog._runtime import process
 from steplog._runtime.group import Entry, Group, reentered
@@ -156,18 +156,21 @@ class Commit(Group):
         chain = self._chain
         first, epoch, before = chain.seq, chain.epoch, chain.prev
         ts = timestamp()
+        state, steps = self.state, self.state.steps
         lines: list[bytes] = []
         events: list[Any] = []
         try:
             for entry in batch:
-                seq, prev = chain.seq, chain.prev
+                prev = chain.prev
                 lines.append(chain.seal(entry.type, entry.step, ts, entry.data))
-                if entry.facts is None or (entry.facts is not True and entry.step in self.state.steps):
-                    # From the bytes, so that the state shares nothing with the program.
-                    data = orjson.loads(entry.data)
-                    events.append(Event(seq, entry.type, entry.step, epoch, ts, data, prev, chain.prev))
-                else:
+                facts = entry.facts
+                if facts is True or (type(facts) is StepState and facts.id not in steps):
                     events.append(chain.prev)
+                else:
+                    # Of values that never change or from the bytes, so that the state shares nothing with the program.
+                    known = facts if isinstance(facts, dict) and state.source is not None else None
+                    data = orjson.loads(entry.data) if known is None else known
+                    events.append(Event(chain.seq - 1, entry.type, entry.step, epoch, ts, data, prev, chain.prev))
             self._writer.append(lines, first, sync=sync)
         except StoreError:
             chain.rewind(Mark(first, epoch, before))
@@ -175,12 +178,12 @@ class Commit(Group):
         with self._applying:
             for seq, (entry, event) in enumerate(zip(batch, events, strict=True), first):
                 facts = entry.facts
-                if type(event) is not str or facts is None:
-                    apply(self.state, event)
-                elif facts is True:
-                    end(self.state, entry.step or "", entry.data, seq, ts, event)
+                if type(event) is not str:
+                    apply(state, event)
+                elif type(facts) is StepState:
+                    begin(state, facts, entry.data, seq, ts, event)
                 else:
-                    begin(self.state, facts, entry.data, seq, ts, event)
+                    end(state, entry.step or "", entry.data, seq, ts, event)
         writer = self._watched
         if writer is not None and (writer.interval is not None or writer.weakness is not self._weakness):
             self._look_after(writer)

@@ -30,15 +30,15 @@ _HEAL_SECONDS: Final = 0.5
 _MANY: Final = 32
 
 
-Facts = StepState | Literal[True] | None
+Facts = StepState | dict[str, Any] | Literal[True] | None
 
 
 class Entry:
     """One event on its way to the log.
 
     Attributes:
-        facts: what a fold reads of the data: the step that begins, or True for the ordinary outcome `done`. None where
-            the data is to be parsed.
+        facts: what a fold reads of the data: the step that begins, True for the ordinary outcome `done`, or fields of
+            other data. None where the data is to be parsed.
         sync: whether somebody acts on its being there. Others need only be in line.
         done: it is in the log, or has failed.
         error: why it has failed, or None.

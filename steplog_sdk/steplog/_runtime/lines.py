@@ -120,8 +120,7 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     data["ms"] = {"total": ms(total), "provider": ms(waited)} if waited else {"total": ms(total)}
     line = sink.line(data)
     if not sink.redacted:
-        sink.facts = Facts((name, data[name]) for name in _FOLDED if name in data)
-        sink.facts.whole = line
+        sink.facts = {name: data[name] for name in _FOLDED if name in data}
     return line
 
 

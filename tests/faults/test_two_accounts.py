@@ -216,7 +216,8 @@ def test_an_account_that_had_not_asked_is_not_taken_for_one_with_a_changed_key(
 def test_an_account_in_doubt_is_named_whoever_asks_first(programs: Programs, style: str) -> None:
     programs.way, programs.style, programs.kill_in = "http", style, "north"
 
-    assert programs.run("north")[0] == -signal.SIGKILL
+    # On a busy machine too, the other one has not asked when the process is killed.
+    assert programs.run("north", SOON="60")[0] == -signal.SIGKILL
     code, said = programs.run("south")
 
     assert code == 1

@@ -26,7 +26,7 @@ WHOSE, _, SUFFIX = KEYS.rpartition("=")
 ACCOUNTS = (FIRST, "south" if FIRST == "north" else "north")
 
 # How long the second one waits for the first where that cannot have its answer before the second one has asked.
-_SOON = 0.5
+_SOON = float(os.environ.get("SOON", "0.5"))
 
 
 def key(name: str) -> str:

@@ -50,7 +50,7 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
             if not known and len(innocent) < _INNOCENT:
                 innocent.add(said)
         return line
-    data = b'%b,"request":%b}' % (text.encode(), orjson.dumps(sink.detail(call.request)))
+    data = b'%b,"request":%b}' % (text.encode(), sink.dumps(call.request))
     line = sink.text(data)
     if line is data and ticket.earlier is None and ticket.attempt == 1:
         sink.facts = _begun(ticket, said)
@@ -114,7 +114,7 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     rest = {name: value for name, value in detail.items() if name != "result"}
     if "value" in rest.get("error", ()):
         rest["error"] = {**rest["error"], "value": sink.value(rest["error"]["value"])}
-    data.update(sink.detail(rest))
+    data.update(rest)
     if outcome == "done":
         data.pop("final", None)
     data["ms"] = {"total": ms(total), "provider": ms(waited)} if waited else {"total": ms(total)}

@@ -33,8 +33,6 @@ BODY_LIMIT: Final = 768
 _MARKED: Final = orjson.dumps({MARK: KIND})[:-1]
 _DOLLAR: Final = MARK.encode()[0]
 
-_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-
 
 def sha256_name(data: bytes) -> str:
     """The name of a body in a store that does not encrypt."""
@@ -101,24 +99,30 @@ class Sink:
         self.redacted += count
         return orjson.dumps({"$steplog": "body", "sha256": self._store(data), "size": len(data)})
 
-    def detail(self, node: Any) -> Any:
-        """A detail tree with every `Body` in it replaced by a body form."""
+    def dumps(self, detail: dict[str, Any]) -> bytes:
+        """A detail tree as JSON bytes, with a body form in the place of every `Body`."""
+        # The encoder walks the tree anyway; it asks about the few nodes that are not JSON.
+        return orjson.dumps(detail, default=self._placed)
+
+    def _placed(self, node: Any) -> Any:
         if isinstance(node, Body):
             return self._form(node)
-        # Most of a tree is text and numbers, which are not worth a call each.
-        if isinstance(node, dict):
-            return {key: value if type(value) in _LEAVES else self.detail(value) for key, value in node.items()}
-        if isinstance(node, (list, tuple)):
-            return [value if type(value) in _LEAVES else self.detail(value) for value in node]
-        return node
+        if isinstance(node, tuple):
+            return list(node)  # one with names
+        raise TypeError
 
     def line(self, data: dict[str, Any]) -> bytes:
-        """The event's data as JSON bytes without secrets.
+        """The event's data, a detail tree, as JSON bytes without secrets.
 
         Where a value or body lost something, `redacted` is added, the number of places: it cannot be returned again.
         """
-        line = self._cleaned(orjson.dumps(data))
-        return self._cleaned(orjson.dumps({**data, "redacted": self.redacted})) if self.redacted else line
+        whole = self.dumps(data)
+        line = self._cleaned(whole)
+        if not self.redacted:
+            return line
+        if "redacted" in data:
+            return self._cleaned(orjson.dumps({**orjson.loads(whole), "redacted": self.redacted}))
+        return self._cleaned(b'%b,"redacted":%d}' % (whole[:-1], self.redacted))
 
     def text(self, data: bytes, found_in: bytes | None = None) -> bytes:
         """The same for data that is a JSON object in bytes already, without the field `redacted`.

@@ -51,9 +51,7 @@ class Notes:
             return None
         recorder = ticket.recorder
         sink = Sink(recorder.redactor, recorder.journal.store.bodies.name, INLINE_LIMIT)
-        line = sink.event(
-            lambda into: into.line({"attempt": ticket.attempt, **into.detail(data)}), recorder.journal.store.bodies
-        )
+        line = sink.event(lambda into: into.line({"attempt": ticket.attempt, **data}), recorder.journal.store.bodies)
         with self._lock:
             entry = recorder.journal.submit(ev.STEP_PROGRESSED, ticket.step, line, sink.bodies, sync=sync)
             self.count += 1

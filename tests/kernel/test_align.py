@@ -125,3 +125,14 @@ def test_every_step_of_both_runs_stands_in_exactly_one_row(steps: list[tuple[str
 
 def test_an_empty_run_has_no_rows():
     assert align(RunState(), RunState(), content) == []
+
+
+def test_equal_calls_of_two_branches_are_told_apart_by_what_each_follows():
+    """The branches go on in another order in the second run, and ask for something else."""
+    a, b = Log().begin(), Log().begin()
+    for log in (a, b):
+        log.start("n", target="north").start("s", target="south").finish("n").finish("s")
+    a.start("n1", after="n", target="work").start("s1", after="s", target="work").finish("n1").finish("s1")
+    b.start("s2", after="s", target="work").start("n2", after="n", target="work").finish("n2").finish("s2")
+
+    assert {row[:2] for row in pairs(a, b)} == {("n", "n"), ("s", "s"), ("n1", "n2"), ("s1", "s2")}

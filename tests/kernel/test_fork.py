@@ -175,3 +175,15 @@ def test_a_value_is_put_at_a_path_and_the_rest_is_shared(path: str, value: Any, 
 def test_a_path_that_leads_nowhere_is_refused(path: str):
     with pytest.raises(InvalidArgument):
         put({"a": 0, "b": [{"c": 2}]}, path, 1)
+
+
+def test_what_a_fork_refused_is_refused_again_and_is_not_what_the_program_gave_up():
+    log = Log().add(ev.RUN_CREATED, run_id="f", fork={"run": "r", "live_tools": False}).add(ev.RUN_CLAIMED)
+    log.start("a").add(ev.STEP_SKIPPED, "a", reason="simulated")
+    # Another branch had begun a step by then.
+    log.start("b", "safe").finish("b").add(ev.RUN_SUSPENDED, reason="simulated").claim()
+
+    decision = decide(log.state, {"a"}, Effect("a", "tool_call", "t", "", None, "unsafe"))
+    assert decision == Halt("simulated", log.state.steps["a"])
+    log.add(ev.STEP_RESOLVED, "a", how="done", result=1)
+    assert decide(log.state, {"a"}, Effect("a", "tool_call", "t", "", None, "unsafe")) == Replay(log.state.steps["a"])

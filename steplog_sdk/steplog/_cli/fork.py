@@ -103,7 +103,8 @@ def _result(text: str | None) -> Any:
 def describe(drafted: Draft) -> dict[str, Any]:
     """What a planned fork would share, change and do, as plain JSON values."""
     known = numbers(drafted.state)
-    behind = [step for step in drafted.state.steps.values() if step.id not in {s.id for s in drafted.prefix.shared}]
+    shared = {step.id for step in drafted.prefix.shared}
+    behind = [step for step in drafted.state.steps.values() if step.id not in shared]
 
     def named(steps: Sequence[StepState]) -> list[dict[str, Any]]:
         return [{"number": known[each.id], "step": each.id, "kind": each.kind, "target": each.target} for each in steps]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from steplog._kernel.canonical import canonical
-from steplog._kernel.codec import Classes, decode, encode
+from steplog._kernel.codec import Classes, decode, encode, holds_wrapped
 from steplog.errors import EncodeError
 from tests.kernel.strategies import (
     JSON,
@@ -45,6 +45,21 @@ def test_any_value_comes_back_as_it_was(value):
 def test_plain_json_stands_for_itself(value):
     assert encode(value) is value or same(encode(value), value)
     assert same(decode(stored(encode(value))), value)
+
+
+@given(VALUES)
+@settings(deadline=None)
+def test_what_holds_nothing_wrapped_is_its_own_value(value):
+    text = orjson.dumps(encode(value))
+    if not holds_wrapped(text):
+        assert same(orjson.loads(text), value)
+
+
+@pytest.mark.parametrize("mark", ["$steplog", "\\u0024steplog", "$\\u0073teplog", "$steplo\\u0067"])
+def test_a_wrapped_value_is_seen_however_its_mark_is_written(mark):
+    text = f'{{"a":[{{"{mark}":"tuple","v":[1]}}]}}'.encode()
+    assert holds_wrapped(text)
+    assert decode(orjson.loads(text)) == {"a": [(1,)]}
 
 
 def test_plain_json_is_not_copied_but_decoding_is_fresh():

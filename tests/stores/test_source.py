@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import pickle
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 import steplog
 from steplog._kernel.fold import fold
-from steplog._kernel.line import Chain
+from steplog._kernel.line import Chain, first_prev
 from steplog.errors import Corrupt, RunStopped, StoreError
 from steplog.stores.files import FileStore
 from steplog.stores.source import Events
@@ -51,6 +53,26 @@ def test_a_view_is_the_sequence_of_the_logs_events(store):
     assert events != whole[:-1]
     with pytest.raises(IndexError):
         events[41]
+
+
+@pytest.mark.parametrize("comma, colon", [(",", ":"), (", ", ": "), (",", ": "), (", ", ":")])
+def test_data_is_found_however_a_line_is_spaced(store, comma, colon):
+    """Another program may have written the log; only the seals stand where they stand."""
+    prev, lines, data = (
+        first_prev("r"),
+        [],
+        {"format": "steplog/1", "run_id": "r", "data": {"data": {}, "x": ',"data":{'}},
+    )
+    for seq in range(3):
+        event = {"seq": seq, "type": "noted", "step": None, "epoch": 0, "ts": STAMP, "data": data}
+        body = f'{json.dumps(event, separators=(comma, colon))[:-1]},"prev":"{prev}"'.encode()
+        prev = sha256(body).hexdigest()[:32]
+        lines.append(b'%b,"h":"%b"}\n' % (body, prev.encode()))
+    Path(store.path_of("r")).write_bytes(b"".join(lines))
+    view = store.read("r")
+
+    assert [view.state.source.read(seq)[0] for seq in range(3)] == [data] * 3
+    assert [event.data for event in view.events] == [data] * 3
 
 
 def test_the_state_of_a_view_is_the_fold_of_its_events(store):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from steplog._cli import nondeterminism
+from steplog._cli.options import common
 from steplog._cli.output import console, emit_json, printable
 
 if TYPE_CHECKING:
@@ -20,22 +23,49 @@ PARTLY: Final = "partly recorded"
 NOT_HERE: Final = "not here"
 
 
-@click.command(short_help="Check what is recorded on this machine.")
+EXAMPLES = """\b
+Examples:
+  steplog doctor
+  steplog doctor agent.py order-1001     run it, replay it, and tell what would differ
+"""
+
+
+@click.command(
+    short_help="Check what is recorded on this machine, or what in a script would drift.",
+    epilog=EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--all", "everything", is_flag=True, help="Also list what is patched, method by method.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
-@click.pass_context
-def doctor(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
+@click.option("--run", "run_id", metavar="RUN", help="Examine this recorded run, instead of running a script first.")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@common
+@click.argument("words", metavar="[SCRIPT [ARGS]...]", nargs=-1, type=click.UNPROCESSED)
+def doctor(
+    words: tuple[str, ...],
+    home: Path,
+    run_id: str | None,
+    *,
+    everything: bool,
+    is_module: bool,
+    as_json: bool,
+) -> int:
     """Install steplog as a program does, import every SDK that an interceptor waits for, and tell what is recorded.
 
     Honours STEPLOG_ALSO and STEPLOG_HTTP. The exit code is 1 where an interceptor cannot be loaded, or does not find
     what it patches: calls through that module are not recorded.
+
+    With SCRIPT, run it once, live, as `steplog run` does, and replay it in another process: every request that is not
+    the same again is told with its line, what it looks like and what to write instead, and every line that reads the
+    clock or draws a uuid or random number. The exit code is 1 where a request differs.
     """
+    if words or run_id is not None:
+        return nondeterminism.examine(words, home, run_id, is_module=is_module, as_json=as_json)
     found = examine()
     if as_json:
         emit_json(found)
     else:
         _print(found, everything=everything)
-    ctx.exit(1 if found["broken"] or any(module["fault"] for module in found["modules"]) else 0)
+    return 1 if found["broken"] or any(module["fault"] for module in found["modules"]) else 0
 
 
 def examine() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from steplog._cli.output import DEFAULT_HOME
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Words behind the script belong to the script, `--json` among them.
-_PASSES_WORDS_ON = frozenset({"run", "crash-test"})
+_PASSES_WORDS_ON = frozenset({"run", "crash-test", "doctor"})
 
 OWN_PROCESS = "own process"
 """The object of the command line's context where the process does nothing else than this command."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 IDENTICAL: Final = 0
 DIFFERENT: Final = 1
 
+# What `--examine` watches beside what was recorded.
+WATCHED: Final = ("clock", "uuid", "random")
+
 # Steps that were not asked for, and refused attempts, that the text lists; `--json` has all of them.
 _SHOWN: Final = 5
 
@@ -59,6 +62,7 @@ Examples:
     multiple=True,
     help="Let this be reached although it is not recorded: a host, HOST:PORT or a program. Repeatable.",
 )
+@click.option("--examine", is_flag=True, hidden=True, help="Go on after a difference; for `steplog doctor`.")
 @recorded_beside
 @common
 def replay(
@@ -71,6 +75,7 @@ def replay(
     pace: str,
     *,
     is_module: bool,
+    examine: bool,
     as_json: bool,
 ) -> int:
     """Start RUN's program again: every step gets what was recorded, and nothing happens again.
@@ -86,9 +91,9 @@ def replay(
     program = _program(state, found, words, is_module=is_module, named_home=named_home)
     _say_what_changed(state, program)
     _prepare(found, named_home)
-    _install(state, also, http)
+    _install(state, [*also, *(WATCHED if examine else ())], http)
     began = time.perf_counter()
-    replayed, leaving = _replay(program, found, allow, pace=pace, as_json=as_json)
+    replayed, leaving = _replay(program, found, allow, pace=pace, examine=examine, as_json=as_json)
     facts = {**facts_of(replayed), "seconds": round(time.perf_counter() - began, 3)}
     if as_json:
         emit_json(facts)
@@ -126,13 +131,13 @@ def _install(state: RunState, also: Sequence[str], http: Sequence[str]) -> None:
 
 
 def _replay(
-    program: Program, found: Found, allow: Sequence[str], *, pace: str, as_json: bool
+    program: Program, found: Found, allow: Sequence[str], *, pace: str, examine: bool, as_json: bool
 ) -> tuple[Replay, BaseException | None]:
     """The replay, and what the program was left by, or None."""
     from steplog._runtime.replay import Replay
 
     # To the end of the process: what a program leaves to be done at its exit is not recorded either.
-    replayed = Replay(found.run_id, found.store, allow, pace=pace, for_good=has_own_process())
+    replayed = Replay(found.run_id, found.store, allow, pace=pace, for_good=has_own_process(), examine=examine)
     os.chdir(program.cwd)
     with programs.as_python_would(program), redirect_stdout(sys.stderr if as_json else sys.stdout):
         try:
@@ -158,6 +163,7 @@ def facts_of(replayed: Replay) -> dict[str, Any]:
         "refused": list(replayed.refused),
         "divergence": None if divergence is None else divergence._asdict(),
         "note": replayed.note or None,
+        **({} if replayed.examination is None else replayed.examination.facts()),
     }
 
 

@@ -57,6 +57,7 @@ class Dispatch:
         innocent: what intents say beside ids and arguments, where that was found to hold no secret.
         live: whether what is not recorded may happen; not so in a replay.
         paced: whether recorded steps take the time that they took.
+        goes_on: what to do instead of a halt, where a replay is to find all differences; else None.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
@@ -64,6 +65,7 @@ class Dispatch:
         journal = recorder.journal
         self.live = True
         self.paced = False
+        self.goes_on: Callable[[Halt, Call, Effect], tuple[Effect, Decision]] | None = None
         self.branched = any(step.branch for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
@@ -146,6 +148,9 @@ class Dispatch:
             if not may_wait and self._may_draw(call, decision):
                 decision = self._decide(effect, "run")
             decision = self._unless_in_doubt(decision)
+            if self.goes_on is not None and isinstance(decision, Halt):
+                effect, decision = self.goes_on(decision, call, effect)
+                self._seen.add(effect.id)
         return effect, occurrence, decision
 
     def account(self, call: Call) -> str:

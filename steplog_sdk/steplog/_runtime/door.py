@@ -84,6 +84,8 @@ def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
         found = frame()
     if PASSING.get():
         return None
+    if PROCESS.replay is not None and kind == "local" and PROCESS.replay.lets_pass(target):
+        return None
     if found is None:
         _outside(kind, target, mode)
     return found

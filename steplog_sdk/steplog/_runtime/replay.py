@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -18,6 +19,7 @@ from steplog._kernel.verdict import Divergence, Halted, Judgement, judge
 from steplog._runtime import egress, messages, settings
 from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
+from steplog._runtime.examining import Examination
 from steplog._runtime.origin import WRAPPED
 from steplog._runtime.redaction import redactor
 from steplog._runtime.replay_clock import Clock
@@ -28,6 +30,7 @@ from steplog.errors import Interrupt, InvalidArgument, UnknownRun, Unrecorded
 from steplog.stores.base import folded
 
 if TYPE_CHECKING:
+    from steplog._runtime.recorder import Recorder
     from steplog.stores.base import Store
 
 # Nothing is slow in a replay, so a branch that has not asked for its recorded step by now will not.
@@ -43,6 +46,7 @@ class Replay:
     Attributes:
         run_id: the run that is replayed.
         recorded: its folded log.
+        examination: what is found where it goes on after a difference, or None where it stops at the first.
         paced: whether steps take the time that they took.
         refused: what was tried and refused outside the run, such as a connection of a background thread.
     """
@@ -55,10 +59,12 @@ class Replay:
         *,
         pace: str = VIRTUAL,
         for_good: bool = False,
+        examine: bool = False,
     ) -> None:
         self.run_id = _newest(store) if run_id is None else run_id
         self.recorded: RunState = folded(store.read(self.run_id))
         self.refused: list[str] = []
+        self.examination = Examination(self.recorded) if examine else None
         self._store = ReplayStore(store)
         self._allow = allow
         self.paced = pace != VIRTUAL
@@ -206,6 +212,12 @@ class Replay:
             raise ordinary from ordinary.__cause__
 
     def _compare(self) -> Judgement:
+        if self.examination is not None and self.examination.findings:
+            count = len(self.examination.findings)
+            message = (
+                f"{count} request(s) of the program are not what was recorded; they got the nearest recorded answer"
+            )
+            return Judgement("different", Divergence("drift", message, self.examination.findings[0].step))
         for run in self._runs:
             if run.run_id != self.run_id and run.recorder.halted is not None:
                 return Judgement("different", _as_divergence(run.recorder.halted))
@@ -263,10 +275,16 @@ class Replay:
         self._runs.append(run)
         return run
 
-    def entered(self, loop: Any) -> None:
+    def entered(self, recorder: Recorder, loop: Any) -> None:
         """A run was entered in this thread, in this event loop where there is one."""
         if self._clock is not None:
             self._clock.adopt(loop)
+        if self.examination is not None:
+            recorder.dispatch.goes_on = partial(self.examination.goes_on, recorder)
+
+    def lets_pass(self, target: str) -> bool:
+        """Whether a local value is not part of the replay, and only watched."""
+        return self.examination is not None and self.examination.lets_pass(target)
 
     def refuse(self, what: str) -> Interrupt:
         """The interrupt for something that is not recorded and was not done. Inside a run, that run halts."""

@@ -33,7 +33,11 @@ class ChildReplay:
             raise self.refuse(f"run {run_id or 'without an id'}")
         return Run(run_id, ReplayStore(store), options())
 
-    def entered(self, loop: Any) -> None:
+    def lets_pass(self, target: str) -> bool:  # noqa: ARG002  # nothing is watched here
+        """Whether a local value is not part of the replay."""
+        return False
+
+    def entered(self, recorder: Any, loop: Any) -> None:
         """A run was entered in this thread, in this event loop where there is one. Time is real here."""
 
     def refuse(self, what: str) -> Interrupt:

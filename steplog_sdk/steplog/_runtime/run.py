@@ -194,7 +194,7 @@ class Run:
         )
         if self._options.get("replay"):
             recorder.dispatch.replay_only(paced=PROCESS.replay.paced)
-            PROCESS.replay.entered(running_loop())
+            PROCESS.replay.entered(recorder, running_loop())
         recorder.handle = self
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)

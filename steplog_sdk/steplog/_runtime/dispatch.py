@@ -8,7 +8,7 @@ import itertools
 import threading
 import weakref
 from _thread import get_ident
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import FIRST, Decision, Effect, Halt, Place, Replay, decide, inside, owed_by, unasked

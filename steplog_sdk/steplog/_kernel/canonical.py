@@ -111,8 +111,7 @@ _PLAIN_LEAVES: Final[dict[type, Callable[[Any], bool]]] = {str: is_utf8, float: 
 # that are exact, text that is UTF-8.
 _LEAVES: Final = frozenset({str, int, bool, type(None)})
 _STRICT: Final = (
-    orjson.OPT_SORT_KEYS
-    | orjson.OPT_STRICT_INTEGER
+    orjson.OPT_STRICT_INTEGER
     | orjson.OPT_PASSTHROUGH_SUBCLASS
     | orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
@@ -121,9 +120,18 @@ _STRICT: Final = (
 
 def plain_bytes(value: Any) -> bytes | None:
     """The canonical bytes of a value that `is_plain`, else None. Half as dear as asking first."""
+    return _plain(value, _STRICT | orjson.OPT_SORT_KEYS)
+
+
+def plain_text(value: Any) -> bytes | None:
+    """The same as JSON whose keys are in their own order, which is part of what a program gets back."""
+    return _plain(value, _STRICT)
+
+
+def _plain(value: Any, option: int) -> bytes | None:
     try:
         # Before its types are looked at, because this refuses what contains itself.
-        text = _text(value, option=_STRICT)
+        text = _text(value, option=option)
         if not (_are_plain(value.values(), DEPTH - 1) if type(value) is dict else _are_plain((value,), DEPTH)):
             return None
     except (RuntimeError, orjson.JSONEncodeError):  # another thread changes it, or it is not plain

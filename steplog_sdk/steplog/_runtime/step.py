@@ -10,7 +10,9 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from steplog._kernel.canonical import is_plain
+from orjson import Fragment
+
+from steplog._kernel.canonical import plain_text
 from steplog._kernel.codec import Classes, encode, holds_wrapped
 from steplog._kernel.fold import DONE, StepState
 from steplog._kernel.identity import Mode, check_mode, plain_hash
@@ -244,8 +246,9 @@ def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...],
         run(recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error))
         raise
     warn_of_changes(tool, ticket, args, kwargs)
-    if is_plain(result) and not tool.secrets:
-        run(recorder.finish(ticket, "done", {"result": result}))
+    text = None if tool.secrets else plain_text(result)
+    if text is not None:
+        run(recorder.finish(ticket, "done", {"result": Fragment(text)}))
     else:
         run(done(recorder, ticket, result, tool.classes))
     return result
@@ -297,8 +300,9 @@ async def _once_async(
         note_cancelled(ticket, interruption)
         raise
     warn_of_changes(tool, ticket, args, kwargs)
-    if not tool.secrets and is_plain(result):
-        await run_async(recorder.finish(ticket, "done", {"result": result}))
+    text = None if tool.secrets else plain_text(result)
+    if text is not None:
+        await run_async(recorder.finish(ticket, "done", {"result": Fragment(text)}))
     else:
         await run_async(done(recorder, ticket, result, tool.classes))
     return result

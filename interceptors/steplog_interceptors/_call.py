@@ -181,6 +181,10 @@ class LogicalCall:
             media, body = "text/event-stream", told
         return {"status": 200, "http": "HTTP/1.1", "headers": [["content-type", media]], "body": {"text": body}}
 
+    def expected(self, name: str | None) -> Exchange | None:
+        """The recorded answer that an attempt will get, or None."""
+        return next((exchange for exchange in self._unserved if exchange.get("request") == name), None)
+
     def next_exchange(self, name: str | None) -> Exchange:
         """The recorded answer to an attempt. Raises DriftDetected (through the ticket) where there is none."""
         ticket = self.ticket

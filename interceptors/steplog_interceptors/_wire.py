@@ -34,6 +34,7 @@ from steplog_interceptors._replay import AsyncReplay, SyncReplay, end_of
 from steplog_interceptors._sdk import UNKNOWN, Sdk
 from steplog_interceptors._secrets import mints
 from steplog_interceptors._stream import AsyncTee, SyncTee
+from steplog_interceptors._verify import verify, verify_async
 
 # Where a response keeps its step, for the exception that a program may make of it.
 _TICKET: Final = "steplog.ticket"
@@ -63,7 +64,7 @@ def _sync(library: Library) -> Wrapper:
             call = call_of(request) if patch.on else None
             if call is None:
                 return original(self, request, *args, **kwargs)
-            attempt = _Attempt(call, library, self, request, kwargs)
+            attempt = Attempt(call, library, self, request, kwargs)
             if call.undecided:
                 attempt.begin()
             elif not call.passing:
@@ -72,6 +73,7 @@ def _sync(library: Library) -> Wrapper:
                 attempt.make_ready()
                 return original(self, request, *args, **kwargs)
             if call.replaying:
+                verify(attempt, original, args, kwargs)
                 return attempt.serve(SyncReplay, library.sync_stream)
             return attempt.live(original, args, kwargs)
 
@@ -86,7 +88,7 @@ def _async(library: Library) -> Wrapper:
             call = call_of(request) if patch.on else None
             if call is None:
                 return await original(self, request, *args, **kwargs)
-            attempt = _Attempt(call, library, self, request, kwargs)
+            attempt = Attempt(call, library, self, request, kwargs)
             if call.undecided:
                 await attempt.begin_async()
             elif not call.passing:
@@ -95,6 +97,7 @@ def _async(library: Library) -> Wrapper:
                 await attempt.make_ready_async()
                 return await original(self, request, *args, **kwargs)
             if call.replaying:
+                await verify_async(attempt, original, args, kwargs)
                 return attempt.serve(AsyncReplay, library.async_stream)
             return await attempt.live_async(original, args, kwargs)
 
@@ -138,7 +141,7 @@ def _blaming(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
     return raise_for_status
 
 
-class _Attempt:
+class Attempt:
     """One request of a call, on its way through one client."""
 
     def __init__(self, call: LogicalCall, library: Library, client: Any, request: Any, options: Any) -> None:

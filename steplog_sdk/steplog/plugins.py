@@ -25,6 +25,7 @@ What there is, from the least work to the most:
     register_codec            how values of a class are written and read
     settings, Settings        what `install()` has decided
     paced                     whether a replay makes pauses as they were
+    checking, Answer          whether a recorded answer is to be compared with a new one
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
     changed                   a JSON body with what a fork changes in it (`Ticket.changes`, `Call.amends`)
     collecting                whether nothing may be written, because the garbage collector is at work
@@ -37,9 +38,9 @@ What there is, from the least work to the most:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
 from steplog._kernel.paths import without
@@ -68,6 +69,7 @@ from steplog._runtime.ticket import Call, Conclusion, Recorded, Ticket
 from steplog._runtime.wrappers import recording, recording_items
 
 __all__ = [
+    "Answer",
     "Body",
     "Call",
     "Conclusion",
@@ -84,6 +86,7 @@ __all__ = [
     "begin",
     "begin_async",
     "changed",
+    "checking",
     "collecting",
     "conceal",
     "foresee",
@@ -136,6 +139,29 @@ _NONE: Final = Settings()
 def settings() -> Settings:
     """The settings in force: those of the last `install()`, or the defaults where it was not called."""
     return PROCESS.settings or _NONE
+
+
+class Answer(NamedTuple):
+    """An answer of a provider, as far as it is compared with another one.
+
+    Attributes:
+        status: of HTTP.
+        kind: its content type.
+        body: its bytes, without an encoding.
+    """
+
+    status: int
+    kind: str
+    body: bytes
+
+
+def checking() -> Callable[[str, Answer, Answer], None] | None:
+    """What compares the recorded and a new answer to a call, while `pytest --steplog=verify` runs a test; else None.
+
+    Then an interceptor makes a recorded model call once more, hands both answers over, and returns the recorded one.
+    """
+    check: Callable[[str, Answer, Answer], None] | None = getattr(PROCESS.replay, "check", None)
+    return check
 
 
 @contextmanager

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from steplog._cli import program as programs
 from steplog._cli.contents import references
-from steplog._cli.lookup import find_run, store_at
+from steplog._cli.lookup import Found, find_run, store_at
 from steplog._cli.options import chosen_home, common
 from steplog._cli.output import command, console, counted, emit_json, printable, size
 from steplog._kernel.events import Event
+from steplog._runtime.origin import WRAPPED
 
 
 def _names(event: Event) -> list[str]:
@@ -23,8 +25,11 @@ def _names(event: Event) -> list[str]:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to.  [default: RUN.steplog]"
 )
+@click.option(
+    "--as-test", type=click.Path(path_type=Path), metavar="FILE", help="Write a test that replays it, and its cassette."
+)
 @common
-def export(run: str, output: Path | None, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def export(run: str, output: Path | None, as_test: Path | None, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Write RUN to one file: its log as it is, and every body that it names.
 
     `steplog import FILE` takes it into another home, where it can be looked at, replayed and resumed. The file can be
@@ -34,6 +39,9 @@ def export(run: str, output: Path | None, home: Path, as_json: bool) -> None:  #
     from steplog.stores.archive import export_run
 
     found = find_run(run, home)
+    if as_test is not None:
+        _as_test(found, as_test, as_json=as_json)
+        return
     target = output or Path(f"{found.run_id}.steplog")
     written = export_run(found.store, found.run_id, str(target), _names)
     if as_json:
@@ -45,6 +53,23 @@ def export(run: str, output: Path | None, home: Path, as_json: bool) -> None:  #
     if written.missing:
         gone = counted(len(written.missing), "body that it names is gone", "bodies that it names are gone")
         lines.print(f"  {gone}; the steps that need them cannot be replayed")
+
+
+def _as_test(found: Found, target: Path, *, as_json: bool) -> None:
+    from steplog.stores.base import folded
+    from steplog.testing.incident import as_test
+
+    created = folded(found.store.read(found.run_id)).created
+    program = programs.recorded(created.get("entry"), found.run_id, found.home)
+    entry = {"name": program.name, "argv": program.argv, "cwd": program.cwd, "module": program.is_module}
+    if not program.is_module:
+        entry["name"] = str(Path(program.cwd, program.name))
+    wrapped = (created.get("trigger") or {}).get("kind") == WRAPPED
+    cassette = as_test(found.store, found.run_id, entry, str(target), wrapped=wrapped)
+    if as_json:
+        emit_json({"file": str(target), "cassette": cassette})
+        return
+    console().print(f"{target}: run {printable(found.run_id)} as a test, with {cassette}\n  pytest {target}")
 
 
 @click.command("import", short_help="Take a run from such a file.")

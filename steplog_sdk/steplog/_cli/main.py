@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from steplog._cli.check import check
 from steplog._cli.crash_test import crash_test
 from steplog._cli.diff import diff
 from steplog._cli.doctor import doctor
@@ -124,6 +125,7 @@ _VERBS = (
     export,
     import_,
     import_vcr,
+    check,
     crash_test,
     doctor,
     key,

@@ -58,6 +58,7 @@ class Dispatch:
         live: whether what is not recorded may happen; not so in a replay.
         paced: whether recorded steps take the time that they took.
         goes_on: what to do instead of a halt, where a replay is to find all differences; else None.
+        live_tools: in a replay, tools run whatever is recorded of them, as a cassette may want it.
         doubt: a request of which it is not known whose it is in the log, or None; nothing new may happen after it.
     """
 
@@ -66,6 +67,7 @@ class Dispatch:
         self.live = True
         self.paced = False
         self.goes_on: Callable[[Halt, Call, Effect], tuple[Effect, Decision]] | None = None
+        self.live_tools = False
         self.branched = any(step.branch for step in journal.state.steps.values())
         self._journal = journal
         self._on_drift = on_drift
@@ -247,7 +249,8 @@ class Dispatch:
     def _decide(self, effect: Effect, on_drift: str) -> Decision:
         state = self._journal.state
         if not self.live:
-            decision: Decision = self._decide_recorded(effect)
+            live_tool = self.live_tools and effect.kind == "tool_call"
+            decision: Decision = FIRST if live_tool else self._decide_recorded(effect)
         else:
             decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=on_drift)
         if decision is not FIRST and type(decision) is not Replay and effect.id not in state.steps:

@@ -28,7 +28,7 @@ class Process:
         runs: open recorders by run id.
         opened: ids of the last hundred runs that this process has opened, in order.
         has_plain_tools: whether a plain function was made a tool that changes something.
-        replay: the `Replay` that is under way, or None; nothing that is not recorded happens meanwhile.
+        replay: the `Replay`, or the session of a test's cassette, that is under way, or None; it opens the runs.
     """
 
     def __init__(self) -> None:
@@ -74,9 +74,10 @@ def place_of(kind: str, target: str, mode: str = "safe") -> Frame | None:
 
     Raises:
         Unrecorded: for any tool or model call outside a run, while a run is being replayed.
-        NotInRun: for an effect that would escape the log: a tool that is not safe to repeat, in a worker whose run is
-            over or lost; any tool or model call in a worker that lost its run, while an open run has recorded results
-            to return; under `install(strict=True)` every tool and model call outside a run.
+        NotInRun: for an effect that would escape the log: any tool or model call in a worker that outlived a test with
+            a cassette; a tool that is not safe to repeat, in a worker whose run is over or lost; any tool or model call
+            in a worker that lost its run, while an open run has recorded results to return; under
+            `install(strict=True)` every tool and model call outside a run.
         Interrupt: the run that the worker belongs to was halted.
     """
     found = FRAME.get()
@@ -104,6 +105,9 @@ def active() -> bool:
 def _outside(kind: str, target: str, mode: str) -> None:
     settings = PROCESS.settings
     over = FRAME.get()
+    left_by = getattr(over.recorder.handle, "test", "") if over is not None else ""
+    if left_by and kind != "local":
+        raise NotInRun(_LEFT.format(f"{kind} {target}", left_by))
     if PROCESS.replay is not None and kind != "local":
         raise PROCESS.replay.refuse(f"{kind} {target}, outside the run")
     repeated = kind == "tool_call" and mode != "safe"
@@ -128,6 +132,10 @@ def _outside(kind: str, target: str, mode: str) -> None:
     log.debug(what)
 
 
+_LEFT: Final = (
+    "{0} was called by a thread or task that test {1} has left behind. It was not executed, and no other test's "
+    "cassette answers it.\nLet that test wait for what it starts."
+)
 _WAIT: Final = "Wait for every branch before the run's block ends, as asyncio.TaskGroup does."
 _START: Final = "Start the worker inside the run, or open a run in the worker."
 _PUT: Final = 'Put the agent inside: with steplog.run("my-run-id"): ...'

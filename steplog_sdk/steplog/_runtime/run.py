@@ -38,11 +38,13 @@ class Run:
     Attributes:
         run_id: its id.
         resumed: whether its log held events before this process opened it.
+        test: the test in which a cassette recorded or replayed it, or "".
     """
 
     def __init__(self, run_id: str, store: Store, options: dict[str, Any]) -> None:
         self.run_id = run_id
         self.resumed = False
+        self.test = ""
         self._store = store
         self._options = options
         self._recorder: Recorder | None = None
@@ -195,6 +197,7 @@ class Run:
         if self._options.get("replay"):
             recorder.dispatch.replay_only(paced=PROCESS.replay.paced)
             PROCESS.replay.entered(recorder, running_loop())
+        recorder.dispatch.live_tools = self._options.get("live_tools", False)
         recorder.handle = self
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)
@@ -229,8 +232,9 @@ class Run:
             self._close(recorder)
         if stop is None:
             return None
-        # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends.
-        return stop if self._outer is not None else stopped(recorder.named, stop)
+        # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends. What
+        # a cassette holds around the runs of a test is no run to the program.
+        return stop if self._outer is not None and not self.test else stopped(recorder.named, stop)
 
     def _close(self, recorder: Recorder) -> None:
         recorder.closed = True
@@ -338,8 +342,9 @@ def run(
         RunStopped: the run stopped and needs a decision (on leaving).
     """
     if PROCESS.replay is not None:
-        replayed: Run = PROCESS.replay.run(run_id)
-        return replayed
+        said = {"goal": goal, "workflow": workflow, "version": version, "on_drift": on_drift}
+        instead: Run = PROCESS.replay.run(run_id, said)
+        return instead
     installed = PROCESS.settings or settings.resolve()
     if PROCESS.settings is None:
         PROCESS.warn_once(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from steplog.testing.crash import crash_matrix as crash_matrix
     from steplog.testing.faults import FaultyFS as FaultyFS
     from steplog.testing.faults import PowerFailure as PowerFailure
+    from steplog.testing.incident import run_program as run_program
     from steplog.testing.interceptor import InterceptorContract as InterceptorContract
     from steplog.testing.provider import Exchange as Exchange
     from steplog.testing.provider import Fault as Fault
@@ -25,6 +26,7 @@ _HOMES = {
     **dict.fromkeys(("FaultyFS", "PowerFailure"), "steplog.testing.faults"),
     "InterceptorContract": "steplog.testing.interceptor",
     "MemoryStore": "steplog.stores.memory",
+    "run_program": "steplog.testing.incident",
     "StoreContract": "steplog.testing.contract",
 }
 

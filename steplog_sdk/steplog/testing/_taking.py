@@ -69,6 +69,13 @@ class _Taking:
         return whole
 
     def _cleaned(self, event: Event) -> Data:
+        data = self._without_noise(event)
+        if "withheld" in data:
+            # The event as it was is encrypted in its store, and stays there.
+            data = {**data, "redacted": data["withheld"]}
+        return {name: value for name, value in data.items() if name not in ("withheld", "exact")}
+
+    def _without_noise(self, event: Event) -> Data:
         if event.step is None:
             return _noise.created(event.data) if event.type == ev.RUN_CREATED else _noise.of_run(event.type, event.data)
         if event.type == ev.STEP_STARTED:
@@ -94,15 +101,13 @@ class _Taking:
         """A copy of event data; the bodies that it names are put into the cassette's own."""
         if key in VALUES:
             if isinstance(node, dict) and node.get("$steplog") == "body":
-                self._keep(node["sha256"])
+                # Another name than its own is that of a store that encrypts.
+                content = self._bodies.get(node["sha256"])
+                form = stored(content, self._into)
+                return {"$steplog": "body", "sha256": form["body"], "size": len(content)}
             return node
         if is_reference(node):
-            self._keep(node["body"])
-            return dict(node)
+            return stored(self._content(node), self._into)
         if isinstance(node, dict) and key != "params":
             return {name: self._collected(value, name) for name, value in node.items()}
         return [self._collected(value) for value in node] if isinstance(node, list) else node
-
-    def _keep(self, name: str) -> None:
-        if name not in self._into:
-            self._into[name] = self._bodies.get(name)

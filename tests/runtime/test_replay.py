@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -315,6 +316,44 @@ def test_a_run_inside_a_run_is_replayed_with_it():
     assert DONE == []
     assert replayed.identical
     assert replayed.replayed == 2
+
+
+def with_inner_run(*orders: str, error: Exception | None = None) -> None:
+    with steplog.run("outer"):
+        look_up("o-1")
+        with contextlib.suppress(ValueError), steplog.run():
+            for order in orders:
+                refund(order)
+            if error is not None:
+                raise error
+
+
+def left_out() -> None:
+    with steplog.run("outer"):
+        look_up("o-1")
+
+
+@pytest.mark.parametrize(
+    "program, kind",
+    [
+        (lambda: with_inner_run("a", "b"), None),
+        (lambda: with_inner_run("a"), "unplayed"),
+        (lambda: with_inner_run("a", "b", error=ValueError("new")), "end"),
+        (left_out, "unplayed"),
+    ],
+)
+def test_a_run_inside_that_does_something_else_is_a_difference(program, kind):
+    with_inner_run("a", "b")
+    DONE.clear()
+
+    with steplog.replay("outer") as replayed:
+        program()
+
+    assert DONE == []
+    assert (replayed.divergence and replayed.divergence.kind) == kind
+    assert replayed.identical == (kind is None)
+    if kind is not None:
+        assert "run outer.1" in replayed.divergence.message
 
 
 def test_an_async_block():

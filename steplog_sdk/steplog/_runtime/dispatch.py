@@ -371,6 +371,10 @@ class Dispatch:
         """The id of a run that is opened at a place in this one without an id: the same whenever the program runs."""
         with self._lock:
             number = self._inner_runs[scope] = self._inner_runs.get(scope, 0) + 1
+        return self.nth_inner_run(scope, number)
+
+    def nth_inner_run(self, scope: str, number: int) -> str:
+        """The id of the run that is opened without one at a place in this one, counted from 1."""
         place = f".{scope[:14]}" if scope else ""
         outer = self._journal.run_id
         if len(outer) > 100:

@@ -6,6 +6,7 @@ not happen (`_kernel.replaying`). While it is under way the egress guard is on, 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -218,17 +219,39 @@ class Replay:
                 f"{count} request(s) of the program are not what was recorded; they got the nearest recorded answer"
             )
             return Judgement("different", Divergence("drift", message, self.examination.findings[0].step))
-        for run in self._runs:
-            if run.run_id != self.run_id and run.recorder.halted is not None:
-                return Judgement("different", _as_divergence(run.recorder.halted))
         main = self._main()
         if main is None:
             message = f"the program never opened run {self.run_id}, and did nothing that would be part of it"
             return Judgement("different", Divergence("not opened", message))
-        interrupt = main.recorder.halted or self._outside
+        others = {run.run_id: run for run in self._runs if run.run_id != self.run_id}
+        for run in others.values():
+            judged = self._judge_run(folded(self._store.last[run.run_id].view), run, None)
+            if judged.divergence is not None:
+                told = judged.divergence._replace(message=f"run {run.run_id}: {judged.divergence.message}")
+                return judged._replace(divergence=told)
+        judged = self._judge_run(self.recorded, main, self._outside)
+        if judged.divergence is None and (missed := self._inner_left_out(main, others)):
+            message = f"the program ended without opening run {missed}, which was recorded inside"
+            return Judgement("different", Divergence("unplayed", message))
+        return judged
+
+    def _judge_run(self, recorded: RunState, run: Run, outside: Interrupt | None) -> Judgement:
+        interrupt = run.recorder.halted or outside
         halted = None if interrupt is None else Halted(interrupt.reason, interrupt.step, str(interrupt))
-        end = self._store.last[self.run_id].end
-        return judge(self.recorded, halted, self.unplayed, None if end is None else end[1])
+        end = self._store.last[run.run_id].end
+        left = unplayed(recorded, run.recorder.dispatch.seen)
+        return judge(recorded, halted, left, None if end is None else end[1])
+
+    def _inner_left_out(self, main: Run, opened: Collection[str]) -> str:
+        """A recorded run without an id of its own, at the top of the replayed one, that was not opened; or ""."""
+        recorded = frozenset(self._store.runs())
+        for number in itertools.count(1):
+            name = main.recorder.dispatch.nth_inner_run("", number)
+            if name not in recorded:
+                return ""
+            if name not in opened:
+                return name
+        raise AssertionError
 
     # what the program does meanwhile -----------------------------------------------------------------------------
 
@@ -298,10 +321,6 @@ class Replay:
             if "outside the run" in what:
                 self._outside = self._outside or refusal
         return refusal
-
-
-def _as_divergence(interrupt: Interrupt) -> Divergence:
-    return Divergence(interrupt.reason, str(interrupt), interrupt.step)
 
 
 def _newest(store: Store) -> str:

@@ -11,7 +11,7 @@ ROWS := oldest httpx httpx2
 # What a row runs; docs/sdk-versions.md says what `make test` takes of it.
 ROW_TESTS := tests/interceptors tests/matrix
 
-.PHONY: help demo test test-nightly test-matrix test-sdk-suites test-coexistence test-frameworks lint bench clean
+.PHONY: help demo test test-nightly test-matrix test-sdk-suites test-coexistence test-frameworks lint bench compare clean
 
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-coexistence   beside other tools that put themselves into the same SDKs'
 	@echo 'make lint    the checks that run no test'
 	@echo 'make bench   the figures, beside other systems; writes docs/benchmarks.md'
+	@echo 'make compare   the same agents under other recorders; writes docs/comparison.md'
 	@echo 'make clean   remove what these targets made'
 
 demo: $(READY)
@@ -63,6 +64,9 @@ lint: $(READY)
 bench: $(READY) .venv-peers/ready
 	$(BIN)/python bench/run.py $(PARTS)
 
+compare: $(READY) .venv-recorders/ready
+	$(BIN)/python bench/compare_recorders.py $(CASES)
+
 clean:
 	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -85,6 +89,13 @@ $(READY): pyproject.toml constraints.txt
 	$(python-is-there)
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# The recorders that steplog is compared with.
+.venv-recorders/ready: bench/recorders/requirements.txt
+	$(python-is-there)
+	$(PYTHON) -m venv .venv-recorders
+	.venv-recorders/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # Made by a pattern, so make would take the stamps for scraps and remove them.

@@ -8,6 +8,7 @@ While a call is replayed, the pauses between its attempts and between the polls 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import ModuleType, TracebackType
@@ -83,6 +84,18 @@ def sync_scope(sdk: Sdk) -> Wrapper:
     return wrap
 
 
+def _know_platform(client: Any, sdk: Sdk) -> None:
+    """Find out on which platform this is, which the SDK does in a thread at the first calls of an async client.
+
+    Equal calls that wait for such threads overtake each other, differently in every process, and their order is all
+    that tells which of the recorded answers is whose.
+    """
+    if plugins.active() and getattr(client, "_platform", client) is None:
+        find = getattr(sys.modules.get(sdk.base_module), "get_platform", None)
+        if find is not None:
+            client._platform = find()  # noqa: SLF001  # the SDK's own place for it
+
+
 def async_scope(sdk: Sdk) -> Wrapper:
     """The same for a method that is awaited."""
 
@@ -90,6 +103,7 @@ def async_scope(sdk: Sdk) -> Wrapper:
         async def request(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.on or _is_part(self, args, kwargs):
                 return await original(self, *args, **kwargs)
+            _know_platform(self, sdk)
             scope = _Scope(LogicalCall(sdk, (self, _options(args, kwargs))))
             try:
                 with scope:

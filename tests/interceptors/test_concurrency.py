@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +44,32 @@ def test_gathered_calls_each_get_their_own_answer_back(home, offline):
         assert len(provider.hits) == COUNT
         offline(provider)
         assert program() == EXPECTED
+
+
+def test_equal_calls_of_a_fresh_client_do_not_overtake_each_other(home, offline, monkeypatch):
+    """The SDK looks its platform up in threads, at the first calls of a client; those need not end in their order."""
+    waits: list[float] = []
+
+    def slow_at_first() -> str:
+        time.sleep(waits.pop(0) if waits else 0.0)
+        return "Linux"
+
+    def program(*seconds: float) -> list[str]:
+        waits[:] = seconds
+
+        async def body() -> list[str]:
+            async with openai_client(provider.url, asynchronous=True) as client, steplog.run("r"):
+                found = await asyncio.gather(*(client.chat.completions.create(**ask(1)) for _ in range(4)))
+            return [text(answer) for answer in found]
+
+        return perform(body)
+
+    monkeypatch.setattr(sys.modules["openai._base_client"], "get_platform", slow_at_first)
+    with LocalProvider(handler=lambda hit: Reply.json(chat(f"number {hit.number}"))) as provider:
+        first = program(0.2, 0.1)
+        offline(provider)
+        assert program(0.0, 0.0, 0.1) == first
+    assert sorted(first) == [f"number {number}" for number in range(1, 5)]
 
 
 def test_calls_in_a_thread_pool_each_get_their_own_answer_back(home, offline):

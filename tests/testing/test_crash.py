@@ -120,6 +120,13 @@ def test_a_verify_function_that_is_wrong_doubles_the_effect(shop):
     assert doubled == {"forgetful before-outcome"}
 
 
+def test_a_step_in_doubt_is_settled_with_the_value_that_it_gave_in_the_baseline(shop):
+    report = kill("packing", shop, only=["pack:before-outcome"], ledger=crashing.world)
+
+    assert verdicts(report) == {"pack before-outcome": "undecided"}
+    assert crashing.world() == ["pack a", "send a of 9000 bytes"]
+
+
 def test_what_a_killed_process_has_started_is_killed_with_it(shop, tmp_path):
     kill("parent", shop, only=["s_"], limit=2)
 

@@ -21,8 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from steplog._kernel.codec import decode
+from steplog._runtime.pack import value_tree
 from steplog._runtime.resolve import resolve
-from steplog.errors import InvalidArgument, SteplogError
+from steplog.errors import BodyMissing, DecodeError, InvalidArgument, SteplogError
 from steplog.testing._crash_body import entered
 from steplog.testing._crash_hooks import UNWRAPPED
 from steplog.testing._crash_points import Point, Records, chosen, points_of, read, store_of
@@ -253,7 +255,16 @@ class _Matrix:
 
     def _settle(self, folder: Path, records: Records, run_id: str, step: str) -> None:
         word = settlement(records.runs[run_id].steps[step], self.baseline, records)
+        if word["how"] == "done":
+            word = self._told(word["result"])
         resolve(store_of(folder), run_id, step, by="crash-test", **word)
+
+    def _told(self, recorded: Any) -> dict[str, Any]:
+        """What an operator would give as the result, who sees it in the baseline; only a repeat where nobody can."""
+        try:
+            return {"how": "done", "result": decode(value_tree(recorded, store_of(self.folder).bodies))}
+        except (DecodeError, BodyMissing):
+            return {"how": "retry"}
 
     def _world(self) -> Counter[str]:
         if self._reset is not None:

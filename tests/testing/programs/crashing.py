@@ -43,6 +43,12 @@ def send(what: str) -> str:
 
 
 @steplog.step
+def pack(what: str) -> tuple[str, bytes]:
+    act(f"pack {what}")
+    return what, b"x" * 9000
+
+
+@steplog.step
 async def book(what: str) -> str:
     await asyncio.sleep(0.001)
     act(f"book {what}")
@@ -105,6 +111,12 @@ def skipping() -> None:
         if not note.exists():
             note.write_text("sent")
             send("b")
+
+
+def packing() -> None:
+    with steplog.run("packing"):
+        name, content = pack("a")
+        send(f"{name} of {len(content)} {type(content).__name__}")
 
 
 def forgetting() -> None:

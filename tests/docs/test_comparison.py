@@ -31,7 +31,7 @@ def test_the_page_holds_what_the_comparison_compares():
     assert [title for title in titles if title not in rows] == []
     assert {rows[title][0] for title in titles} == {"OK"}
     for peer in compare_recorders.PEERS:
-        assert f"- {peer.name} (" in page
+        assert f"- {peer.name} " in page
 
 
 def test_a_wrong_answer_is_seen(tmp_path):

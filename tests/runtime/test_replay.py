@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -408,3 +409,81 @@ def test_a_killed_process_is_replayed_as_far_as_it_came(home, tmp_path):
     assert stopped.value.reason == "unrecorded"
     assert replayed.identical
     assert "in the middle of tool_call second" in replayed.note
+
+
+@pytest.fixture
+def receiver():
+    """A server whose address and number of requests are known."""
+    got: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            got.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port, got
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("how", ["sendall", "send", "sendmsg", "sendfile", "asyncio"])
+def test_a_connection_from_before_the_replay_is_no_way_out(receiver, how, tmp_path):
+    record()
+    port, got = receiver
+    request = b"GET /during HTTP/1.1\r\nhost: x\r\n\r\n"
+    (tmp_path / "request").write_bytes(request)
+    pooled = socket.create_connection(("127.0.0.1", port))
+    pooled.sendall(b"GET /before HTTP/1.1\r\nhost: x\r\n\r\n")
+    pooled.recv(1000)
+
+    async def in_a_loop() -> None:
+        pooled.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(pooled, request)
+
+    def send() -> None:
+        if how == "asyncio":
+            asyncio.run(in_a_loop())
+        elif how == "sendmsg":
+            pooled.sendmsg([request])
+        elif how == "sendfile":
+            with (tmp_path / "request").open("rb") as file:
+                pooled.sendfile(file)
+        else:
+            getattr(pooled, how)(request)
+
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r") as replayed, steplog.run("r"):
+        agent("o-1")
+        send()
+    assert stopped.value.reason == "unrecorded"
+    assert not replayed.identical
+    assert {"send", "sendall"}.isdisjoint(vars(socket.socket))
+    pooled.setblocking(True)
+    pooled.sendall(b"GET /after HTTP/1.1\r\nhost: x\r\n\r\n")
+    pooled.recv(1000)
+    pooled.close()
+    assert got == ["/before", "/after"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_python_child_reaches_no_service_of_this_machine_unless_it_is_allowed(receiver, allowed):
+    record()
+    port, got = receiver
+    fetch = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/child')"
+
+    with steplog.replay("r", allow=[f"127.0.0.1:{port}"] if allowed else []), steplog.run("r"):
+        agent("o-1")
+        child = subprocess.run([sys.executable, "-c", fetch], check=False, capture_output=True, text=True)
+
+    assert (child.returncode == 0) == allowed, child.stderr
+    assert got == (["/child"] if allowed else [])

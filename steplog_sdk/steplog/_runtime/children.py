@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 MARK: Final = "STEPLOG_GUARDED"
-"""Set in the environment of children that are under the guard."""
+"""Set in the environment of children that are under the guard: `1`, and what they may reach, divided by blanks."""
 
 _PATH: Final = "PYTHONPATH"
 _HERE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guarded")
@@ -33,9 +33,13 @@ class Marked:
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._before = {name: environment.get(name) for name in (MARK, _PATH)}
-        environment[MARK] = "1"
+        self.say(())
         if _HERE not in environment.get(_PATH, "").split(os.pathsep):
             environment[_PATH] = os.pathsep.join(filter(None, (_HERE, environment.get(_PATH))))
+
+    def say(self, allowed: Iterable[str]) -> None:
+        """Tell children what they may reach."""
+        self._environment[MARK] = " ".join(["1", *sorted(allowed)])
 
     def take_back(self) -> None:
         """Leave it as it was."""
@@ -44,6 +48,11 @@ class Marked:
                 self._environment.pop(name, None)
             else:
                 self._environment[name] = value
+
+
+def allowed_here() -> list[str]:
+    """What this process, a child under the guard, may reach."""
+    return os.environ.get(MARK, "1").split()[1:]
 
 
 def why_unguarded(program: Any, words: Iterable[Any], environment: Mapping[Any, Any] | None) -> str:

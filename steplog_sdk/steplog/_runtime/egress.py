@@ -2,7 +2,8 @@
 
 The interceptors refuse what they know; this stands behind them, for plain functions that open a socket, libraries that
 nobody has patched, background threads and child processes. It listens to the interpreter's own audit events rather than
-replace `socket.connect`: nothing is patched, so there is nothing to put back and nothing that other tools could meet.
+replace `socket.connect`, which other tools replace too. What is sent over a connection that was there before raises no
+event and is asked about where it is sent (`sends`).
 
 Refused are connections, datagrams and name look-ups that lead off this machine, from any thread; inside a run those to
 this machine too, since a service on it is a service. Unix sockets and socket pairs, of which event loops and test
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 from steplog._runtime.children import Marked, why_unguarded
 from steplog._runtime.context import frame
+from steplog._runtime.sends import Sends
 
 Refuse = Callable[[str], BaseException]
 """Makes the exception that a refused action raises, given what was refused in a few words."""
@@ -41,11 +43,13 @@ class _Guard:
     Attributes:
         refuse: makes the exception for what is refused.
         allowed: hosts, `host:port` pairs and commands that pass.
+        local: whether connections to this machine pass outside a run.
     """
 
-    def __init__(self, refuse: Refuse, allowed: Collection[str]) -> None:
+    def __init__(self, refuse: Refuse, allowed: Collection[str], *, local: bool) -> None:
         self.refuse = refuse
         self.allowed = frozenset(allowed)
+        self.local = local
 
 
 # Those who want the guard on; it is off while there is none. The newest says what passes and how it is refused.
@@ -53,6 +57,7 @@ _guards: Final[list[_Guard]] = []
 _lock: Final = threading.Lock()
 _hooked = False
 _marked: Marked | None = None
+_sends: Sends | None = None
 
 
 class _Inside(threading.local):
@@ -79,26 +84,39 @@ def guarded(refuse: Refuse, allowed: Collection[str] = ()) -> Iterator[None]:
         release()
 
 
-def engage(refuse: Refuse, allowed: Collection[str] = ()) -> Callable[[], None]:
-    """Switch the guard on; returns what switches it off again."""
-    global _hooked, _marked  # noqa: PLW0603  # one hook and one environment for the process
-    guard = _Guard(refuse, allowed)
+def engage(refuse: Refuse, allowed: Collection[str] = (), *, local: bool = True) -> Callable[[], None]:
+    """Switch the guard on; returns what switches it off again.
+
+    Args:
+        refuse: makes the exception that a refused action raises.
+        allowed: as for `guarded`.
+        local: whether connections to this machine pass outside a run.
+    """
+    global _hooked, _marked, _sends  # noqa: PLW0603  # one hook and one environment for the process
+    guard = _Guard(refuse, allowed, local=local)
     with _lock:
         _guards.append(guard)
         _marked = _marked or Marked()
+        _marked.say(guard.allowed)
+        _sends = _sends or Sends(_sent)
         if not _hooked:
             # It cannot be taken back; with nobody on guard it does nothing.
             _hooked = True
             sys.addaudithook(_listen)
 
     def release() -> None:
-        global _marked  # noqa: PLW0603  # as above
+        global _marked, _sends  # noqa: PLW0603  # as above
         with _lock:
             if guard in _guards:
                 _guards.remove(guard)
+            if _guards and _marked is not None:
+                _marked.say(_guards[-1].allowed)
             if not _guards and _marked is not None:
                 _marked.take_back()
                 _marked = None
+            if not _guards and _sends is not None:
+                _sends.take_back()
+                _sends = None
 
     return release
 
@@ -120,7 +138,17 @@ def _listen(event: str, args: tuple[Any, ...]) -> None:
     if not _guards:
         return
     look = _LOOKS.get(event)
-    if look is None or _inside.busy:
+    if look is not None:
+        _ask(look, args)
+
+
+def _sent(host: Any, port: Any) -> None:
+    """Something is about to be sent over a connection that is open."""
+    _ask(lambda guard, _: _address(guard, "connection to", host, port), ())
+
+
+def _ask(look: _Look, args: tuple[Any, ...]) -> None:
+    if _inside.busy:
         return
     _inside.busy = True
     try:
@@ -136,9 +164,18 @@ def _listen(event: str, args: tuple[Any, ...]) -> None:
 
 def _connection(guard: _Guard, args: tuple[Any, ...]) -> str:
     address = args[1]
+    if address is None:
+        address = _other_end(args[0])  # `sendmsg` over an open connection
     if not isinstance(address, tuple) or len(address) < 2:
         return ""  # a unix socket
     return _address(guard, "connection to", address[0], address[1])
+
+
+def _other_end(sock: Any) -> Any:
+    try:
+        return sock.getpeername()
+    except OSError:
+        return None  # nobody is there, so the call itself fails
 
 
 def _look_up(guard: _Guard, args: tuple[Any, ...]) -> str:
@@ -154,7 +191,7 @@ def _address(guard: _Guard, what: str, host: Any, port: Any) -> str:
     named = f"{host}:{port}" if port is not None else host
     if host in guard.allowed or named in guard.allowed:
         return ""
-    if _is_local(host) and (frame() is None or _makes_a_pair()):
+    if _is_local(host) and ((guard.local and frame() is None) or _makes_a_pair()):
         return ""
     return f"{what} {named}"
 

@@ -54,6 +54,7 @@ class ChildReplay:
 
 def guard() -> None:
     """Put this process under the guard, for as long as it lives."""
-    os.environ[children.MARK] = "1"
+    os.environ.setdefault(children.MARK, "1")
     PROCESS.replay = ChildReplay()
-    egress.engage(PROCESS.replay.refuse)
+    # It works for the run that is replayed, so a service on this machine is a service in all of it.
+    egress.engage(PROCESS.replay.refuse, children.allowed_here(), local=False)

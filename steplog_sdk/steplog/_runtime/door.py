@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from steplog._runtime.context import FRAME, PASSING, Frame, frame
 from steplog._runtime.settings import Settings
@@ -18,6 +18,30 @@ log: Final = logging.getLogger("steplog")
 
 # Set while a run is open, to the process that has it. A worker process that is started meanwhile inherits it.
 MARK: Final = "STEPLOG_RUN_OPEN_IN"
+
+
+class Opener(Protocol):
+    """Opens the runs of a process in the place of `steplog.run`: a replay, or the session of a test's cassette.
+
+    Attributes:
+        run_id: the run that it is about, for messages.
+        paced: steps take the time that they took when they were recorded.
+    """
+
+    run_id: str
+    paced: bool
+
+    def run(self, run_id: str | None, said: dict[str, Any] | None = None) -> Any:
+        """The run that the program opens, with what it has said of it."""
+
+    def refuse(self, what: str) -> BaseException:
+        """The exception for something that is not recorded and was not done."""
+
+    def entered(self, recorder: Any, loop: Any) -> None:
+        """A run was entered in this thread, in this event loop where there is one."""
+
+    def lets_pass(self, target: str) -> bool:
+        """Whether a local value is none of its business."""
 
 
 class Process:
@@ -36,7 +60,7 @@ class Process:
         self.runs: dict[str, Any] = {}
         self.opened: deque[str] = deque(maxlen=100)
         self.has_plain_tools = False
-        self.replay: Any = None
+        self.replay: Opener | None = None
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 

@@ -255,7 +255,7 @@ class Replay:
 
     # what the program does meanwhile -----------------------------------------------------------------------------
 
-    def run(self, run_id: str | None, _said: dict[str, Any] | None = None) -> Run:
+    def run(self, run_id: str | None, said: dict[str, Any] | None = None) -> Run:  # noqa: ARG002  # it is recorded
         """The run that the program opens by `steplog.run(run_id)`: the recorded one, whatever id it gives.
 
         A run of its own that is recorded beside it, such as one inside it, is replayed as well.

@@ -17,7 +17,7 @@ class ChildReplay:
     run_id = "of the process that has started this one"
     paced = False
 
-    def run(self, run_id: str | None) -> Any:
+    def run(self, run_id: str | None, said: dict[str, Any] | None = None) -> Any:  # noqa: ARG002  # it is recorded
         """The recorded run that the program opens.
 
         Raises:

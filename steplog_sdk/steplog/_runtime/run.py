@@ -194,7 +194,7 @@ class Run:
             named=messages.Named(self.run_id, settings.home_option(self._store)),
             on_halt=self._owner.halted,
         )
-        if self._options.get("replay"):
+        if self._options.get("replay") and PROCESS.replay is not None:
             recorder.dispatch.replay_only(paced=PROCESS.replay.paced)
             PROCESS.replay.entered(recorder, running_loop())
         recorder.dispatch.live_tools = self._options.get("live_tools", False)

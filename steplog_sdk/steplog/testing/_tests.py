@@ -46,7 +46,8 @@ class Tests:
 
     # around a test -----------------------------------------------------------------------------------------------
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    # The innermost: what pytest's own plugins set up around it, they take down whether or not this fails.
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Open the cassette."""
         if not uses_cassette(item):

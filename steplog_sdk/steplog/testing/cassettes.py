@@ -101,7 +101,8 @@ class Cassette:
     @property
     def redacted(self) -> int:
         """How many steps have lost a secret."""
-        return sum("redacted" in line.data for tape in self.tapes for line in tape.lines if line.step is not None)
+        lost = {(tape.run, line.step) for tape in self.tapes for line in tape.lines if "redacted" in line.data}
+        return len({step for _, step in lost if step is not None})
 
     def store(self, *, sessions: dict[str, int] | None = None) -> MemoryStore:
         """The runs as logs in a store of their own.

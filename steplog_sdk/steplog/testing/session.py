@@ -24,6 +24,7 @@ from steplog._kernel.replaying import has_outcome, unplayed
 from steplog._runtime import egress, install, replay_setup, settings
 from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
+from steplog._runtime.recorder import Recorder
 from steplog._runtime.redaction import redactor
 from steplog._runtime.replay import options as replay_options
 from steplog._runtime.replay_store import ReplayStore
@@ -173,8 +174,12 @@ class Session:
     # Recorded steps take no time, and the program's own pauses are its own: a test's timeouts mean something.
     paced = False
 
-    def entered(self, recorder: Any, loop: Any) -> None:
+    def entered(self, recorder: Recorder, loop: Any) -> None:
         """A run was entered in an event loop; its clock is left alone."""
+
+    def lets_pass(self, target: str) -> bool:  # noqa: ARG002  # a cassette holds what its test draws, or the test fails
+        """Whether values of a kind are drawn anew."""
+        return False
 
     # what the test does ------------------------------------------------------------------------------------------
 
@@ -229,19 +234,19 @@ class Session:
         left = [tape for tape in tapes[1:] if tape.run not in self._times]
         return next(iter(named or left), None)
 
-    def refuse(self, what: str) -> BaseException:
+    def refuse(self, what: str) -> Interrupt | NotInRun:
         """The exception for something that is not recorded and was not done."""
         place = frame()
         if not self.replaying:
-            refusal: Any = NotInRun(_ASIDE.format(what, self.test))
+            refusal: Interrupt | NotInRun = NotInRun(_ASIDE.format(what, self.test))
         else:
             refusal = Unrecorded(f"{what} is not in the cassette, and was refused. {_REFUSED}", asked=what)
             if place is not None:
-                halted: BaseException = place.recorder.halt(refusal)
+                halted: Interrupt = place.recorder.halt(refusal)
                 return halted
         with self._lock:
             self.refused.append(refusal)
-        return refusal  # type: ignore[no-any-return]
+        return refusal
 
     # what came of it ---------------------------------------------------------------------------------------------
 

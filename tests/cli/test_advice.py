@@ -169,8 +169,13 @@ def test_a_completed_run_that_drifts_is_looked_at_and_says_how_it_was_started(sh
     assert last_line(other) == "steplog show r"
     assert f"This run was started with: {script} one\n" in other.stderr
     assert f"This program is:           {script} 'the other'\n" in other.stderr
-    for hint in ('steplog.install(also=["clock"', "--also clock"):
-        assert hint in other.stderr
+    assert "give it an id of its own" in other.stderr
+    fixed = shell("replay", "r", "send.py", "the other")
+    assert fixed.returncode == 1
+    assert f"This program is:           {script} 'the other'\n" in fixed.stderr
+    assert "nothing new happens in a replay" in fixed.stderr
+    assert "of its own" not in fixed.stderr  # another program is what a replay is for
+    assert "belongs in a step: value = steplog.step(" in other.stderr
     script.write_text(DRAWING.replace("sys.argv[1]", "sys.argv[1] * 2"))
     changed = shell("resume", "r")
     assert (changed.returncode, last_line(changed)) == (75, "steplog show r")

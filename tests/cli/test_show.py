@@ -50,7 +50,7 @@ def test_a_model_call_is_shown_message_by_message(home, invoke):
     text = invoke("show", "last", MODEL).stdout
     for words in ("--- system", "You are a careful clerk.", "--- user", "Refund order ord_1001.", "temperature",
                   "--- assistant", '-> refund({"cents": 4200})', "gpt-5.2-2026-02-01", "req_77", "1,204 in, 88 out",
-                  "900 ms waiting on the provider", "10 ms in us", "parsed       ok", "200"):  # fmt: skip
+                  "900 ms waiting on the provider", "10 ms in the SDK and steplog", "parsed       ok"):  # fmt: skip
         assert words in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 
@@ -219,8 +220,15 @@ def test_nothing_is_recorded_in_ci(suite):
     found = suite.run(ci=True)
 
     found.assert_outcomes(errors=1)
-    found.stdout.fnmatch_lines(["*has no cassette*", "*pytest --steplog=all test_it.py -k test_one*"])
+    found.stdout.fnmatch_lines(["*has no cassette*", "*pytest --steplog=all test_it.py::test_one"])
+    assert "StashKey" not in found.stdout.str()
     assert (suite.hits, suite.cassettes()) == (0, [])
+
+
+def test_a_test_that_is_skipped_needs_no_cassette(suite):
+    suite.file("@pytest.mark.skip\n" + ONE.format("a").lstrip())
+
+    suite.run(ci=True).assert_outcomes(skipped=1)
 
 
 @pytest.mark.parametrize("mode", ["none", "once"])
@@ -231,7 +239,7 @@ def test_a_changed_prompt_never_gets_an_old_answer(suite, mode):
     found = suite.run(f"--steplog={mode}")
     found.assert_outcomes(failed=1)
     message = found.stdout.str()[found.stdout.str().index("test_it.py::test_one does something else") :]
-    message = message[: message.index("pytest --steplog=all test_it.py -k test_one") + 60]
+    message = message[: message.index("pytest --steplog=all test_it.py::test_one") + 60]
 
     assert suite.hits == 1
     assert len(message.splitlines()) <= 25
@@ -253,6 +261,20 @@ def test_new_records_what_is_new_and_plays_the_rest(suite):
     text = suite.text("test_one")
     assert text.count("step.finished") == 2
     assert text.count("run.ended") == 1
+
+
+@pytest.mark.parametrize("by", ["a", "a b", "x/y", "c::d", "[e"])
+def test_the_command_that_a_failure_names_records_that_test_and_no_other(suite, by):
+    marked = f"@pytest.mark.parametrize('by', [{by!r}, {by + '2'!r}])\n"
+    code = marked + ONE.format("a").lstrip().replace("one()", "one(by)") + ONE.format("a").replace("one", "one_more")
+    suite.file(code)
+    suite.run().assert_outcomes(passed=3)
+    suite.file(code.replace('"a"', '"b"'))
+    found = suite.run(ci=True)
+    found.assert_outcomes(failed=3)
+    again = next(line for line in found.outlines if "--steplog=all" in line)
+
+    suite.run(*shlex.split(again)[1:]).assert_outcomes(passed=1)
 
 
 def test_all_records_anew_only_what_is_named(suite):

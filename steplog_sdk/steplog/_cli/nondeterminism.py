@@ -66,7 +66,7 @@ def _tell(found: dict[str, Any]) -> None:
         _print(f"{number}. {at}{one['asked']} differs at {one['field'] or 'the value itself'}")
         _print(f"     - {one['recorded']}\n     + {one['found']}")
         if one["source"]:
-            _print(f"   it looks like this: {one['source']}\n   write {one['fix']}")
+            _print(f"   it looks like this: {one['source']}\n   what mends it: {one['fix']}")
         if one["cause"]:
             _print(f"   first cause: {one['cause']}")
     _more(findings)

@@ -63,7 +63,7 @@ def _header(run: dict[str, Any]) -> Iterator[Text]:
 
 
 def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "as it stood", f"when step #{run['at']['number']} began, {when(run['at']['ts'])}" if run.get("at") else ""
+    yield "as it was", f"when step #{run['at']['number']} began, {when(run['at']['ts'])}" if run.get("at") else ""
     yield "fork", _fork(run["fork"])
     yield "goal", run["goal"] or ""
     yield "workflow", run["workflow"] or ""

@@ -77,8 +77,8 @@ def _time(ms: dict[str, Any] | None) -> str:
     total, provider = ms.get("total"), ms.get("provider")
     if not provider or total is None:
         return facts.span(total)
-    own = max(0.0, total - provider)
-    return f"{facts.span(total)} ({facts.span(provider)} waiting on the provider, {facts.span(own)} in us)"
+    own = f"{facts.span(max(0.0, total - provider))} in the SDK and steplog"
+    return f"{facts.span(total)} ({facts.span(provider)} waiting on the provider, {own})"
 
 
 def _parse(parse: Any) -> str:

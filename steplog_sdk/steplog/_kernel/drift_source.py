@@ -27,7 +27,7 @@ class Source(NamedTuple):
 _SOURCES: Final = {
     kind: Source(kind, what, fix)
     for kind, what, fix in (
-        ("clock", "the time", 'today = steplog.step("today", lambda: str(date.today())), or install(also=["clock"])'),
+        ("clock", "the time", 'now = steplog.step("now", lambda: str(datetime.now())), or install(also=["clock"])'),
         ("uuid", "a fresh uuid", 'name = steplog.step("name", lambda: str(uuid4())), or install(also=["uuid"])'),
         ("random", "a random value", 'drawn = steplog.step("drawn", random.random), or install(also=["random"])'),
         ("order", "the order of a set or of dict keys", "sorted(...), before it goes into the request"),

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 LINES: Final = 25
 _NEAR: Final = 3
+_ANOTHER_RUN: Final = "Another program, or other arguments, is another run: give it an id of its own."
 
 
-def drift(run: Named, state: RunState, asked: str, halt: Halt, evidence: Evidence) -> DriftDetected:
+def drift(run: Named, state: RunState, asked: str, halt: Halt, evidence: Evidence, *, replaying: bool) -> DriftDetected:
     """The interrupt for a program that no longer does what its log says.
 
     Args:
@@ -30,6 +31,7 @@ def drift(run: Named, state: RunState, asked: str, halt: Halt, evidence: Evidenc
         asked: the step that the program asks for now, in a few words.
         halt: what was decided: the recorded step that it is compared with, and those that were not asked for.
         evidence: what is known of the difference.
+        replaying: in a replay another program is meant, and nothing is to go on.
     """
     nearest, difference, source = evidence.nearest, evidence.difference, evidence.source
     facts: dict[str, Any] = {"nearest": None if nearest is None else nearest.id, "site": evidence.site or None}
@@ -43,16 +45,16 @@ def drift(run: Named, state: RunState, asked: str, halt: Halt, evidence: Evidenc
     what += _difference(evidence)
     why = _why(evidence)
     show = run.command("show")
-    then = ["It was not executed."]
+    then = ["It was not executed: nothing new happens in a replay." if replaying else "It was not executed."]
     if halt.hurried and not state.completed_once:
         then += [
             "It is a plain function, called in an event loop: it could not wait until the other tasks had asked for",
             "theirs. Where nothing has changed, resume again; an async function or asyncio.to_thread would wait.",
         ]
-    then += _another_start(state.created.get("entry"))
-    if state.completed_once:
+    then += _another_start(state.created.get("entry"), meant=replaying)
+    if state.completed_once and not replaying:
         then.append("What is to be done now belongs in a run of its own, under another id.")
-    else:
+    elif not replaying:
         then.append('If the change is meant, let it go on from here: steplog.run(..., on_drift="run"), or')
         then.append(f"  {run.command('resume', '--on-drift run')}")
     then += ["What was recorded:", f"  {show}"]
@@ -110,7 +112,7 @@ def _why(evidence: Evidence) -> list[str]:
     return lines
 
 
-def _another_start(entry: Any) -> list[str]:
+def _another_start(entry: Any, *, meant: bool) -> list[str]:
     """What to say where the program was not started as the one that began the run."""
     try:
         before, now = (_typed(decode(one)) for one in (entry, origin.entry()))
@@ -118,11 +120,8 @@ def _another_start(entry: Any) -> list[str]:
         return []  # a log of another release; the drift is told all the same
     if not before or before == now:
         return []
-    return [
-        f"This run was started with: {before}",
-        f"This program is:           {now or '(no script)'}",
-        "Another program, or other arguments, is another run: give it an id of its own.",
-    ]
+    lines = [f"This run was started with: {before}", f"This program is:           {now or '(no script)'}"]
+    return lines if meant else [*lines, _ANOTHER_RUN]
 
 
 def _typed(entry: dict[str, Any]) -> str:

@@ -103,5 +103,13 @@ class Examination:
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON values."""
-        draws = [{"what": what, "site": site, "times": times} for (what, site), times in sorted(self.draws.items())]
+        drawn = sorted(self.draws.items(), key=_by_line)
+        draws = [{"what": what, "site": site, "times": times} for (what, site), times in drawn]
         return {"findings": [finding._asdict() for finding in self.findings], "draws": draws}
+
+
+def _by_line(drawn: tuple[tuple[str, str], int]) -> tuple[str, int, str]:
+    """In the order of a file's lines; a site is `agent.py:12 in main`."""
+    (what, site), _ = drawn
+    file, _, line = site.partition(" in ")[0].rpartition(":")
+    return file, int(line) if line.isdecimal() else 0, what

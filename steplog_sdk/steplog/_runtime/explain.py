@@ -35,4 +35,4 @@ def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect, ticket: 
     from steplog._runtime.drift_message import drift
     from steplog._runtime.evidence import gather
 
-    return drift(run, state, asked, halt, gather(recorder, halt, call, effect))
+    return drift(run, state, asked, halt, gather(recorder, halt, call, effect), replaying=not recorder.dispatch.live)

@@ -233,12 +233,16 @@ def advise(name: str, mode: str, count: dict[str, int], again: int, *, acts: boo
     if acts is False and mode in ("unsafe", "verify") and not count["lost"]:
         return "safe", f'{name} only reads, says the ledger: @steplog.step(mode="safe")'
     if mode == "unsafe" and count["undecided"]:
-        change = f"{name} stopped the run {count['undecided']} times. If its receiver knows idempotency keys: "
+        change = f"{name} stopped the run {_times(count['undecided'])}. If its receiver knows idempotency keys: "
         change += '@steplog.step(mode="keyed"); if it can be looked up: mode="verify"; if it only reads: mode="safe"'
         return strict if key or acts else "keyed, verify", change
     if mode == "safe" and again and acts is None:
-        return mode, f"{name} was executed {again} times more. That is right if it only reads; a ledger would tell"
+        return mode, f"{name} was executed {_times(again)} more. That is right if it only reads; a ledger would tell"
     return mode, ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 _OR_ASK: Final = ', or "keyed" or "verify", which need no person'

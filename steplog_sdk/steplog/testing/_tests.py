@@ -23,7 +23,6 @@ from steplog.testing.plugin import DESELECTED, MARK, SESSION, in_ci, mode_of, us
 from steplog.testing.session import NEW, RECORD, REPLAY, VERIFY, Mismatch, Options, Session, named
 
 _PASSED: Final = pytest.StashKey[set[str]]()
-_NAMEABLE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_[]-.+:/\\")
 
 
 class Tests:
@@ -46,16 +45,15 @@ class Tests:
 
     # around a test -----------------------------------------------------------------------------------------------
 
-    # The innermost: what pytest's own plugins set up around it, they take down whether or not this fails.
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+    # No wrapper: pytest's own must have begun, since their ends count on it, and a test that is skipped needs none.
+    @pytest.hookimpl
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Open the cassette."""
         if not uses_cassette(item):
-            return (yield)
+            return
         item.stash[_PASSED] = set()
         session = item.stash[SESSION] = self._session(item)
         session.engage()
-        return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -151,7 +149,7 @@ class Tests:
                 f"  {session.again}"
             )
         except CassetteError as error:
-            why = str(error).replace("pytest --steplog=all -k NAME", session.again)
+            why = str(error).replace("pytest --steplog=all TEST", session.again)
         # Not in the handler, whose exception a report would show as well.
         return pytest.fail(why, pytrace=False)
 
@@ -234,10 +232,8 @@ def _path(item: pytest.Item) -> str:
 
 
 def _again(item: pytest.Item) -> str:
-    """The command that records one test anew."""
-    if _NAMEABLE.issuperset(item.name):
-        return f"pytest --steplog=all {shlex.quote(os.path.relpath(item.path))} -k {shlex.quote(item.name)}"
-    return f"pytest --steplog=all {shlex.quote(item.nodeid)}"
+    """The command that records one test anew, and no other whose name begins alike."""
+    return f"pytest --steplog=all {shlex.quote('::'.join([os.path.relpath(item.path), *_names(item)]))}"
 
 
 _OPTIONS: Final = ("tools", "clock", "max_age", "allow", "unplayed")

@@ -248,7 +248,7 @@ def loads(text: str | bytes, path: str = "", fetch: Callable[[str], bytes] | Non
             cassette.tapes.append(_tape(run, cassette, fetch or nothing_beside))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
-        message = f"{path or 'the cassette'} cannot be read: {what}.\nRecord it again: pytest --steplog=all -k NAME"
+        message = f"{path or 'the cassette'} cannot be read: {what}.\nRecord it again: pytest --steplog=all TEST"
         raise CassetteError(message, path=path) from error
     return cassette
 
@@ -259,7 +259,7 @@ def _parsed(text: str | bytes, path: str) -> Data:
     except ValueError as error:
         message = (
             f"{path or 'the cassette'} is no JSON: {error}.\nA merge may have left its marks in it. "
-            "Record it again: pytest --steplog=all -k NAME"
+            "Record it again: pytest --steplog=all TEST"
         )
         raise CassetteError(message, path=path) from error
     found = tree.get("cassette") if isinstance(tree, dict) else None

@@ -176,6 +176,8 @@ def test_bodies_stay_while_a_fork_names_them(shell):
         (["--at", "2", "--result", "1", "--set", "to=x"], 2, "is given a result"),
         (["--set", "to=x"], 2, "belong to one step"),
         (["--at", "2", "--id", "r"], 2, "there is a run 'r' already"),
+        (["--at", "2", "--id", "r", "--dry-run"], 2, "there is a run 'r' already"),
+        (["--at", "2", "--id", "../r", "--dry-run"], 2, "no run id"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_and_nothing_is_written(shell, words, code, text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 import steplog
 from steplog._kernel.fold import RunState
 from steplog._runtime.resolve import resolve
-from steplog.errors import InvalidArgument, RunStopped, Simulated, UnknownStep
+from steplog.errors import InvalidArgument, KeyMissing, RunStopped, Simulated, UnknownStep
 from steplog.stores.base import folded
 from steplog.stores.files import FileStore
 from steplog.stores.upkeep import begin, prune
@@ -483,6 +484,24 @@ def test_a_fork_replays(model: Model):
 
     assert replayed.identical
     assert len(model.asked) == asked
+
+
+def test_no_fork_is_made_in_a_replay(model: Model):
+    play("r", model)
+    with pytest.raises(RunStopped, match="a fork of run r is not recorded"), steplog.replay("r"):
+        steplog.fork("r")
+    assert store().runs() == ["r"]
+
+
+def test_a_run_whose_key_is_not_at_hand_is_not_forked(model: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STEPLOG_KEY", base64.urlsafe_b64encode(bytes(32)).decode())
+    steplog.install()
+    play("r", model)
+    monkeypatch.delenv("STEPLOG_KEY")
+    steplog.install()
+    with pytest.raises(KeyMissing, match="needs the key"):
+        steplog.fork("r", at=3)
+    assert store().runs() == ["r"]
 
 
 def test_a_memory_store_is_forked_too():

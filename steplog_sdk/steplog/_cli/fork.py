@@ -15,7 +15,7 @@ from steplog._cli.output import command, emit_json, one_line, printable, say
 from steplog._cli.prices import cost_of
 from steplog._cli.resume import start_again
 from steplog._kernel.fold import StepState
-from steplog._runtime.fork import NOT_GIVEN, Draft, draft, make
+from steplog._runtime.fork import NOT_GIVEN, Draft, check_new_id, draft, make
 from steplog.errors import InvalidArgument
 
 _SHOWN = 8
@@ -57,6 +57,7 @@ def fork(run: str, **options: Any) -> int:
         result=_result(options["result"]),
         live_tools=options["live_tools"],
     )
+    check_new_id(found.store, options["new_id"])
     if options["dry_run"]:
         _tell(drafted, options["new_id"], as_json=options["as_json"], next_line=None)
         return 0

@@ -18,6 +18,7 @@ from steplog._runtime import redaction, settings
 from steplog._runtime.commit import timestamp
 from steplog._runtime.door import PROCESS
 from steplog._runtime.evidence import recorded_request
+from steplog._runtime.fingerprint import Fingerprints
 from steplog._runtime.forked import changed
 from steplog._runtime.pack import Sink, body_names, clean_event
 from steplog.errors import BodyMissing, InvalidArgument, KeyMissing, UnknownStep
@@ -89,8 +90,12 @@ def fork(
         InvalidArgument: a path does not exist in the request, the new run exists already, or arguments exclude each
             other.
         EncodeError: the result cannot be recorded.
+        KeyMissing: the run began with a key that `STEPLOG_KEY` does not hold, so no fork of it could be opened.
+        Unrecorded: a replay is under way, in which nothing is written.
         StoreError: the log cannot be read or written.
     """
+    if PROCESS.replay is not None:
+        raise PROCESS.replay.refuse(f"a fork of run {run_id}")
     chosen = store or settings.open_store(PROCESS.settings or settings.resolve())
     changes = {**(set or {}), **({"model": model} if model is not None else {})}
     drafted = draft(chosen, run_id, at=at, changes=changes, result=result, live_tools=live_tools)
@@ -103,6 +108,7 @@ def draft(
     """Plan a fork; nothing is written. Raises what `fork` raises."""
     view = store.read(run_id)
     state = folded(view)
+    Fingerprints(run_id, state.created, getattr(store.bodies, "cipher", None))
     step = None if at is None else _step(state, str(at))
     if step is None and (changes or result is not NOT_GIVEN):
         raise InvalidArgument("set, model and result belong to one step: name it with at.", run_id=run_id)
@@ -118,9 +124,8 @@ def draft(
 def make(store: Store, drafted: Draft, new_id: str | None = None) -> str:
     """Write a planned fork. Returns its id. All or nothing: a process that dies in here leaves no run."""
     redactor = redaction.redactor((PROCESS.settings or settings.resolve()).redact)
+    check_new_id(store, new_id)
     taken = {*store.runs()}
-    if new_id is not None and check_run_id(new_id) in taken:
-        raise InvalidArgument(f"there is a run {new_id!r} already. Give the fork another id.", run_id=new_id)
     for number in itertools.count(1):
         chosen = new_id or f"{drafted.run_id[: _LONGEST - 12]}-fork-{number}"
         if chosen in taken:
@@ -139,6 +144,12 @@ def make(store: Store, drafted: Draft, new_id: str | None = None) -> str:
             break
         taken.add(chosen)
     raise InvalidArgument(f"there is a run {new_id!r} already. Give the fork another id.", run_id=new_id)
+
+
+def check_new_id(store: Store, new_id: str | None) -> None:
+    """Raise InvalidArgument where a fork cannot have this id."""
+    if new_id is not None and check_run_id(new_id) in {*store.runs()}:
+        raise InvalidArgument(f"there is a run {new_id!r} already. Give the fork another id.", run_id=new_id)
 
 
 def _add(store: Store, run_id: str, log: list[bytes]) -> bool:

@@ -64,8 +64,12 @@ class Tests:
         mismatch: Mismatch | None = None
         try:
             if inspect.iscoroutinefunction(getattr(item, "obj", None)) and not _is_unittest(item):
-                item.obj = _inside(session, item.obj)  # type: ignore[attr-defined]
-                yield
+                test = item.obj  # type: ignore[attr-defined]
+                item.obj = _inside(session, test)  # type: ignore[attr-defined]
+                try:
+                    yield
+                finally:
+                    item.obj = test  # type: ignore[attr-defined]  # it may be run again, in another session
             else:
                 session.__enter__()
                 _take_along(item)

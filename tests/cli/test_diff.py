@@ -102,6 +102,32 @@ def test_another_result_of_a_tool_and_another_end_count(home, ask):
     assert found["end"] == [{"path": "status", "a": "completed", "b": "failed"}]
 
 
+@pytest.mark.parametrize(
+    "one, other",
+    [(1, True), (1, 1.0), (0.0, -0.0), ({"a": [0]}, {"a": [False]}), ("1", 1), ({"paid": 1}, {"paid": True})],
+)
+def test_results_that_only_python_takes_for_equal_are_different(home, invoke, one, other):
+    for run, result in (("a", one), ("b", other)):
+        log = LogFile(home, run).begin()
+        log.tool("s_1", "refund", order=ORDER).add("step.finished", "s_1", outcome="done", attempt=1, result=result)
+        log.add("run.ended", outcome="completed", reason="done")
+
+    assert invoke("diff", "a", "b").exit_code == 1
+    assert invoke("diff", "a", "a").exit_code == 0
+
+
+def test_a_name_that_a_provider_made_up_hides_no_difference_behind_it(home, ask):
+    for number, (run, cents) in enumerate((("a", 100), ("b", 900))):
+        log = LogFile(home, run).begin()
+        log.tool(f"s_{number}", "refund", call=f"call_{number}abcdefghijklmnop", cents=cents)
+        log.add("step.finished", f"s_{number}", outcome="done", attempt=1, result="ok")
+        log.add("run.ended", outcome="completed", reason="done")
+    found = ask("diff", "a", "b")
+
+    assert found["same"] is False
+    assert found["first"]["request"]["fields"] == [{"path": "cents", "a": "100", "b": "900"}]
+
+
 def test_a_cost_that_is_not_known_is_a_dash_and_never_zero(ask, invoke, monkeypatch):
     record("a", "Done.", model="no-such-model")
     record("b", "Done.", model="no-such-model")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from steplog._cli import chat, facts
 from steplog._cli.contents import Contents
 from steplog._cli.detail import input_of, output_of
-from steplog._kernel.drift import first_difference, windows
+from steplog._kernel.drift import Difference, differences, first_difference, windows
 from steplog._kernel.fold import StepState
 from steplog._kernel.prompts import Change, Said, changes, plain
 
@@ -44,7 +44,8 @@ def is_altered(a: StepState, b: StepState) -> bool:
     """
     ours, theirs = a.started, b.started
     before, after = ours.get("request") or {}, theirs.get("request") or {}
-    return bool(ours.get("args") != theirs.get("args") or before.get("changed") or after.get("changed"))
+    args = first_difference(ours.get("args"), theirs.get("args"))
+    return args is not None or bool(before.get("changed") or after.get("changed"))
 
 
 def asks(step: StepState, side: Side) -> Any:
@@ -82,11 +83,17 @@ def request_changes(a: StepState, b: StepState, one: Side, other: Side) -> dict[
     if said is not None and also is not None:
         found["messages"] = [_message(change) for change in changes(said, also)]
         ours, theirs = _fields(ours), _fields(theirs)
-    difference = first_difference(ours, theirs)
-    if difference is not None and plain(str(difference.recorded)) != plain(str(difference.found)):
+    # Names that a provider makes up may differ before anything else does.
+    difference = next(filter(_counts, differences(ours, theirs)), None)
+    if difference is not None:
         old, new = windows(difference)
         found["fields"].append({"path": difference.path or "the value itself", "a": old, "b": new})
     return found
+
+
+def _counts(difference: Difference) -> bool:
+    old, new = difference.recorded, difference.found
+    return type(old) is not type(new) or plain(str(old)) != plain(str(new))
 
 
 def _fields(request: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def outcome_change(a: StepState, b: StepState, one: Side, other: Side) -> dict[s
         errors = [facts.failures(each)[:1] for each in (ours, theirs)]
         return None if errors[0] == errors[1] else _shown("error", *errors)
     if "exchanges" not in ours or "exchanges" not in theirs:
-        if ours.get("result") == theirs.get("result"):
+        if first_difference(ours.get("result"), theirs.get("result")) is None:
             return None
         return _shown("result", one.contents.value(ours.get("result")), other.contents.value(theirs.get("result")))
     if _last_body(ours) == _last_body(theirs) is not None:
@@ -138,7 +145,8 @@ def outcome_change(a: StepState, b: StepState, one: Side, other: Side) -> dict[s
     if [(plain(each.role), plain(each.text)) for each in said] == [
         (plain(each.role), plain(each.text)) for each in also
     ]:
-        return None
+        before, after = (str(each.get("finish") or "-") for each in (ours, theirs))
+        return None if before == after else _field("finish", before, after)
     return _shown("answer", _spoken(said), _spoken(also))
 
 

@@ -38,15 +38,16 @@ def first_difference(recorded: Any, found: Any) -> Difference | None:
 
     Types count: `1` and `1.0` differ, because a program can tell them apart.
     """
-    return next(_differences(recorded, found), None)
+    return next(differences(recorded, found), None)
 
 
 def count_differences(recorded: Any, found: Any, at_most: int = 100) -> int:
     """In how many places two trees differ, counted to a limit."""
-    return sum(1 for _ in islice(_differences(recorded, found), at_most))
+    return sum(1 for _ in islice(differences(recorded, found), at_most))
 
 
-def _differences(recorded: Any, found: Any) -> Iterator[Difference]:
+def differences(recorded: Any, found: Any) -> Iterator[Difference]:
+    """All differences in document order, as `first_difference` gives the first of them."""
     stack: list[tuple[str, Any, Any]] = [("", recorded, found)]
     while stack:
         path, old, new = stack.pop()
@@ -54,7 +55,7 @@ def _differences(recorded: Any, found: Any) -> Iterator[Difference]:
             stack.extend(reversed(_pairs_of_dicts(path, old, new)))
         elif isinstance(old, list) and isinstance(new, list):
             stack.extend(reversed(_pairs_of_lists(path, old, new)))
-        elif type(old) is not type(new) or old != new:
+        elif type(old) is not type(new) or old != new or (old == 0 and str(old) != str(new)):  # 0.0 and -0.0
             yield Difference(path, old, new)
 
 

@@ -357,6 +357,26 @@ def test_a_run_inside_that_does_something_else_is_a_difference(program, kind):
         assert "run outer.1" in replayed.divergence.message
 
 
+def test_a_run_inside_that_cannot_be_opened_is_a_difference(home):
+    def program() -> None:
+        with steplog.run("outer"):
+            look_up("o-1")
+            with contextlib.suppress(steplog.Corrupt), steplog.run("inner"):
+                refund("a")
+
+    program()
+    log = home / "runs" / "inner" / "events.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"tool_call", b"tool_cxll"))
+    DONE.clear()
+
+    with steplog.replay("outer") as replayed:
+        program()
+
+    assert DONE == []
+    assert replayed.divergence.kind == "not opened"
+    assert "run inner" in replayed.divergence.message
+
+
 def test_an_async_block():
     @steplog.step
     async def pay(order: str) -> str:

@@ -113,12 +113,12 @@ class Replay:
     @property
     def replayed(self) -> int:
         """How many steps were returned from the log so far."""
-        return sum(run.replayed for run in self._runs)
+        return sum(run.replayed for run in self._runs if run.entered)
 
     @property
     def live_calls(self) -> int:
         """How many steps were executed: 0, since a replay executes none."""
-        return sum(run.executed for run in self._runs)
+        return sum(run.executed for run in self._runs if run.entered)
 
     @property
     def unplayed(self) -> list[StepState]:
@@ -136,7 +136,7 @@ class Replay:
         return self._judgement
 
     def _main(self) -> Run | None:
-        own = [run for run in self._runs if run.run_id == self.run_id]
+        own = [run for run in self._runs if run.run_id == self.run_id and run.entered]
         return own[-1] if own else None
 
     # entering and leaving ----------------------------------------------------------------------------------------
@@ -225,6 +225,9 @@ class Replay:
             return Judgement("different", Divergence("not opened", message))
         others = {run.run_id: run for run in self._runs if run.run_id != self.run_id}
         for run in others.values():
+            if not run.entered:
+                message = f"run {run.run_id}, which the program asks for, was not opened"
+                return Judgement("different", Divergence("not opened", message))
             judged = self._judge_run(folded(self._store.last[run.run_id].view), run, None)
             if judged.divergence is not None:
                 told = judged.divergence._replace(message=f"run {run.run_id}: {judged.divergence.message}")

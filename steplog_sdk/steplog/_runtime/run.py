@@ -86,6 +86,11 @@ class Run:
         """What records it. Raises InvalidArgument before the run is entered."""
         return self._open_recorder()
 
+    @property
+    def entered(self) -> bool:
+        """Whether it was opened."""
+        return self._recorder is not None
+
     def abandon(self) -> None:
         """Close it without an end, as if it had not been opened."""
         self._close(self._open_recorder())

@@ -248,3 +248,23 @@ def test_a_provider_that_is_still_there_is_not_asked(shell):
 
         assert facts["divergence"]["kind"] == "unrecorded"
         assert len(hits(shell.folder)) == sent
+
+
+def test_a_program_that_leaves_without_an_end_gets_no_exit_code_of_an_identical_replay(shell):
+    shell.script(
+        "leaves.py",
+        """
+import os, steplog
+with steplog.run("r"):
+    steplog.step("now", lambda: 1)
+    if os.environ.get("LEAVE"):
+        os._exit(0)
+""",
+    )
+    assert shell.execute([sys.executable, "leaves.py"]).returncode == 0
+    assert shell("replay", "r").returncode == 0
+
+    done = shell("replay", "r", LEAVE="1")
+
+    assert done.returncode == 1
+    assert "os._exit(0), so there is no verdict on run r" in done.stderr

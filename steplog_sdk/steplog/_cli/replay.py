@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -139,7 +139,11 @@ def _replay(
     # To the end of the process: what a program leaves to be done at its exit is not recorded either.
     replayed = Replay(found.run_id, found.store, allow, pace=pace, for_good=has_own_process(), examine=examine)
     os.chdir(program.cwd)
-    with programs.as_python_would(program), redirect_stdout(sys.stderr if as_json else sys.stdout):
+    with (
+        programs.as_python_would(program),
+        redirect_stdout(sys.stderr if as_json else sys.stdout),
+        _no_end_without_verdict(found.run_id),
+    ):
         try:
             with replayed:
                 programs.execute_quietly(program)
@@ -148,6 +152,25 @@ def _replay(
                 raise  # the log cannot be opened
             return replayed, error
     return replayed, None
+
+
+@contextmanager
+def _no_end_without_verdict(run_id: str) -> Iterator[None]:
+    """A program that leaves by `os._exit` takes this command along: its exit code must not read as `identical`."""
+    leave, process = os._exit, os.getpid()
+
+    def left(status: int) -> NoReturn:
+        if os.getpid() == process:
+            say(f"the program ended its process by os._exit({status}), so there is no verdict on run {run_id}")
+            sys.stderr.flush()
+            status = DIFFERENT
+        leave(status)
+
+    os._exit = left
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def facts_of(replayed: Replay) -> dict[str, Any]:

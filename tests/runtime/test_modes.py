@@ -133,6 +133,27 @@ def test_resolve_retry_allows_exactly_one_more_attempt(agent):
     assert len(agent.effects("unsafe")) == 3
 
 
+def test_what_has_happened_on_somebodys_word_does_not_happen_again_without_force(agent):
+    """P4: `--retry` after `--done`, in a run that has completed, would be a second effect with nobody aware of it."""
+    agent.run("die", "unsafe")
+    step = agent.run("live", "unsafe")[1][2]
+    resolve(agent.store, "r", step, how="done", result="sent", by="ada")
+    assert agent.run("live", "unsafe") == (0, "sent")
+    before = len(list(agent.store.read("r").events))
+
+    with pytest.raises(InvalidArgument, match="done by ada: it has happened") as refused:
+        resolve(agent.store, "r", step, how="retry")
+    assert f"steplog resolve r {step} --retry --force" in str(refused.value)
+    assert len(list(agent.store.read("r").events)) == before
+
+    resolve(agent.store, "r", step, how="done", result="sent at noon")
+    assert agent.run("live", "unsafe") == (0, "sent at noon")
+    assert len(agent.effects("unsafe")) == 1
+    resolve(agent.store, "r", step, how="retry", force=True)
+    assert agent.run("live", "unsafe") == (0, "unsafe")
+    assert len(agent.effects("unsafe")) == 2
+
+
 def test_what_is_allowed_once_more_is_not_held_up_by_what_was_recorded_behind_it():
     """A side effect whose result lost a secret stops a resume; a person allows its repeat, and the rest is replayed."""
     store, done = MemoryStore(), []

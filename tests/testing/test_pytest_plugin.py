@@ -331,7 +331,7 @@ def test_steps_that_are_not_asked_for_fail_in_ci_and_are_told_elsewhere(suite):
     found.stdout.fnmatch_lines(["*did not ask for 1 of the steps*", "*llm_call m (s_*", "*--steplog=all*"])
     found = suite.run()
     found.assert_outcomes(passed=1)
-    found.stdout.fnmatch_lines(["*test_one: 1 recorded steps were not asked for*"])
+    found.stdout.fnmatch_lines(["*test_one: 1 recorded step was not asked for*"])
     suite.file(ONE.format("a").replace("steplog\n", "steplog(unplayed=True)\n"))
     suite.run(ci=True).assert_outcomes(passed=1)
 
@@ -468,9 +468,9 @@ def test_orphans_are_listed_when_the_whole_suite_ran_and_only_then(suite):
 
     for args in ((), (".",), ("-n", "2")):
         suite.run(*args).stdout.fnmatch_lines(orphans)
-    suite.run("test_it.py").stdout.fnmatch_lines(["*1 cassettes belong to no test*", orphans[1]])
+    suite.run("test_it.py").stdout.fnmatch_lines(["*1 cassette belongs to no test*", orphans[1]])
     for args in (("-k", "one"), ("-m", "steplog"), ("test_it.py::test_one",), ("--deselect", "x"), ("--ignore", "y")):
-        suite.run(*args).stdout.no_fnmatch_line("*belong to no test*")
+        suite.run(*args).stdout.no_fnmatch_line("*belong* to no test*")
 
 
 def test_tests_that_are_skipped_or_left_out_keep_their_cassettes(suite):
@@ -479,10 +479,10 @@ def test_tests_that_are_skipped_or_left_out_keep_their_cassettes(suite):
     suite.file(
         ORPHANS.replace("@pytest.mark.steplog\ndef test_two", "@pytest.mark.skip\n@pytest.mark.steplog\ndef test_two")
     )
-    suite.run().stdout.no_fnmatch_line("*belong to no test*")
+    suite.run().stdout.no_fnmatch_line("*belong* to no test*")
     suite.file("pytest.skip('all of it', allow_module_level=True)\n" + ORPHANS)
     suite.file(ONE.format("x"), "test_other.py")
-    suite.run().stdout.no_fnmatch_line("*belong to no test*")
+    suite.run().stdout.no_fnmatch_line("*belong* to no test*")
 
 
 LIVE = """

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from steplog._cli.output import console, counted, emit_json, printable
+from steplog._cli.output import console, emit_json, printable
+from steplog._kernel.words import counted
 from steplog.errors import SteplogError
 
 # Exit codes of pytest that say nothing about the cassettes: all passed, some failed, there are no tests.

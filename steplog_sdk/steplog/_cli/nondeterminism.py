@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from steplog._cli.lookup import find_run
-from steplog._cli.output import counted, emit_json, printable, say
+from steplog._cli.output import emit_json, printable, say
+from steplog._kernel.words import counted
 from steplog.errors import SteplogError
 
 _STEPLOG = [sys.executable, "-m", "steplog"]

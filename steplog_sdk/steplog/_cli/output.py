@@ -106,11 +106,6 @@ def size(count: int) -> str:
     return f"{amount:.1f} GB"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """A number of things, as `1 run` and `2 runs`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def say(text: str) -> None:
     """Print a line about the run on stderr, where it does not mix with the output of the script."""
     print(f"steplog: {printable(text)}", file=sys.stderr, flush=True)

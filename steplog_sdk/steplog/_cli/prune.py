@@ -10,7 +10,8 @@ import click
 
 from steplog._cli.lookup import find_run, store_at
 from steplog._cli.options import common
-from steplog._cli.output import console, counted, emit_json, printable, size
+from steplog._cli.output import console, emit_json, printable, size
+from steplog._kernel.words import counted
 
 if TYPE_CHECKING:
     from steplog.stores.retention import Retained

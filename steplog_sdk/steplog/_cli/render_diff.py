@@ -9,8 +9,9 @@ from rich.text import Text
 
 from steplog._cli import facts
 from steplog._cli.ls import status_words, steps
-from steplog._cli.output import columns, console, counted, one_line, printable
+from steplog._cli.output import columns, console, one_line, printable
 from steplog._cli.render import KINDS
+from steplog._kernel.words import counted
 
 # Messages of one prompt that are listed.
 _MESSAGES: Final = 12

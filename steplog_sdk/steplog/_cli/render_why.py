@@ -10,7 +10,8 @@ from rich.text import Text
 
 from steplog._cli import facts
 from steplog._cli.ls import STATUS_STYLE, status_words, steps
-from steplog._cli.output import console, counted, one_line, printable
+from steplog._cli.output import console, one_line, printable
+from steplog._kernel.words import counted
 
 _WIDTH = 116
 

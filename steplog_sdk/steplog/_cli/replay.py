@@ -15,9 +15,10 @@ import click
 from steplog._cli import program as programs
 from steplog._cli.lookup import Found, find_run, open_run
 from steplog._cli.options import chosen_home, common, has_own_process, recorded_beside
-from steplog._cli.output import command, counted, emit_json, printable, say, with_home
+from steplog._cli.output import command, emit_json, printable, say, with_home
 from steplog._cli.program import Program
 from steplog._kernel.replaying import unplayed
+from steplog._kernel.words import counted
 from steplog.errors import RunStopped, SteplogError
 from steplog.stores.explain import TYPED_HOME
 
@@ -98,7 +99,7 @@ def replay(
     if as_json:
         emit_json(facts)
     else:
-        _tell(facts, leaving, named_home)
+        _tell(replayed, facts, leaving, named_home)
     return IDENTICAL if replayed.identical else DIFFERENT
 
 
@@ -190,7 +191,13 @@ def facts_of(replayed: Replay) -> dict[str, Any]:
     }
 
 
-def _tell(facts: dict[str, Any], leaving: BaseException | None, home: Path | None) -> None:
+def _named(replayed: Replay, steps: Sequence[str]) -> list[str]:
+    """Steps as `steplog show` lists them, by number and target."""
+    numbers = {step: number for number, step in enumerate(replayed.recorded.steps, 1)}
+    return [f"#{numbers[step]} {replayed.recorded.steps[step].target}" for step in steps]
+
+
+def _tell(replayed: Replay, facts: dict[str, Any], leaving: BaseException | None, home: Path | None) -> None:
     sys.stdout.flush()
     divergence = facts["divergence"]
     if leaving is not None and not isinstance(leaving, (RunStopped, SystemExit)) and divergence is not None:
@@ -211,7 +218,7 @@ def _tell(facts: dict[str, Any], leaving: BaseException | None, home: Path | Non
     left = [step for step in facts["unplayed"] if step != divergence["step"]]
     if left:
         more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        say(f"not asked for: {', '.join(left[:_SHOWN])}{more}")
+        say(f"not asked for: {', '.join(_named(replayed, left[:_SHOWN]))}{more}")
     if divergence["kind"] in ("end", "unplayed", "not opened"):
         print(with_home(command("show", facts["run"]), home), file=sys.stderr)
     sys.stderr.flush()

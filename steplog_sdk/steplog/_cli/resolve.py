@@ -44,6 +44,7 @@ Examples:
 @click.option("--retry", is_flag=True, help="It did not happen; do it when the run is resumed.")
 @click.option("--failed", metavar="MESSAGE", help="It did not happen and is not to; the program gets this as an error.")
 @click.option("--unknown", is_flag=True, help="Nobody can tell; the program is told so, as an error.")
+@click.option("--force", is_flag=True, help="With --retry: although somebody has said that it happened.")
 @click.option("--by", metavar="NAME", help="Who decided.  [default: the current user]")
 @click.option("--note", metavar="TEXT", help="Why, for the record.")
 @common
@@ -61,8 +62,11 @@ def resolve(run: str, step: str, **options: Any) -> None:
     named_home = chosen_home(options["home"], found.home)
     named = find_step(open_run(found).state, step, named_home)
     _refuse_settled(found, named, verdict.how)
+    if options["force"] and verdict.how != "retry":
+        raise click.UsageError("--force goes with --retry only; any other word takes the place of an earlier one.")
     by = options["by"] or user()
-    settle(found.store, found.run_id, named.id, by=by, note=options["note"], **verdict._asdict())
+    more = {"note": options["note"], "force": options["force"]}
+    settle(found.store, found.run_id, named.id, by=by, **more, **verdict._asdict())
     by = shown(by)
     resume = command("resume", found.run_id, home=named_home)
     if options["as_json"]:

@@ -92,7 +92,9 @@ def start_again(
 
 def _say_what_changed(state: RunState, program: Program) -> None:
     if state.completed_once:
-        say(f"run {state.run_id} has ended ({state.status}); its steps are returned from the log")
+        again = [step.target for step in state.steps.values() if step.allowed]
+        but = f", but somebody has let run again: {', '.join(again)}" if again else ""
+        say(f"run {state.run_id} has ended ({state.status}); its steps are returned from the log{but}")
     before, now = state.created.get("version"), programs.revision(program)
     if before and now and before != now:
         say(f"the code has changed since the run began: {before} -> {now}")

@@ -15,8 +15,9 @@ from steplog._cli.advice import go_on
 from steplog._cli.facts import run_facts
 from steplog._cli.lookup import Found, open_run, store_at
 from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
-from steplog._cli.output import counted, emit_json, printable, say, user, with_home
+from steplog._cli.output import emit_json, printable, say, user, with_home
 from steplog._cli.program import Program
+from steplog._kernel.words import counted
 from steplog._runtime.origin import WRAPPED
 from steplog.errors import RunStopped, SteplogError
 from steplog.stores.explain import TYPED_HOME

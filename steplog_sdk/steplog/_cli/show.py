@@ -63,14 +63,19 @@ def show(
     holder = holder_of(found)
     named_home = chosen_home(home, found.home)
     until = None if at is None else find_step(state, at, named_home)
+    shown = None if step is None else find_step(state, step, named_home).id
     if until is not None:
         events = list(islice(events, until.started_seq + 1))
         state = fold(events)
     # At that time a process held the run, whatever has become of it.
     live = holder is not None or until is not None
-    if step is not None:
+    if shown is not None:
+        if shown not in state.steps:
+            raise click.UsageError(
+                f"Step {step} had not begun when step {at} began. Name a step before it, or a later --at."
+            )
         contents = Contents(found.store.bodies, reveal=reveal)
-        _show_step(find_step(state, step, named_home).id, state, events, contents, live=live, as_json=as_json)
+        _show_step(shown, state, events, contents, live=live, as_json=as_json)
         return
     described = describe(state, events, holder) if until is None else as_it_stood(state, events, until)
     described["next"] = [with_home(line, named_home) for line in described["next"]]

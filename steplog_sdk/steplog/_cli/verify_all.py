@@ -8,8 +8,9 @@ from typing import Any
 
 from steplog._cli.lookup import Found, store_at
 from steplog._cli.options import chosen_home
-from steplog._cli.output import command, console, counted, emit_json, error_facts, printable
+from steplog._cli.output import command, console, emit_json, error_facts, printable
 from steplog._cli.verify import bodies_facts, print_faults, unreadable_bodies
+from steplog._kernel.words import counted
 from steplog.errors import Corrupt, StoreError
 from steplog.stores.base import BodyStore
 

@@ -8,7 +8,7 @@ import orjson
 
 from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
-from steplog._kernel.fold import FAILED, FINISHED, RUNNING, RunState, StepState
+from steplog._kernel.fold import DONE, FAILED, FINISHED, RUNNING, RunState, StepState
 from steplog._kernel.fork import is_simulation
 from steplog._runtime import redaction, settings
 from steplog._runtime.door import PROCESS
@@ -34,6 +34,7 @@ def resolve(
     message: str = "",
     by: str | None = None,
     note: str | None = None,
+    force: bool = False,
 ) -> RunState:
     """Settle a step: it happened with this result, it may run again, it failed, or nobody can tell.
 
@@ -46,13 +47,14 @@ def resolve(
         message: for `failed`: the text of the `StepFailed` that it raises from now on.
         by: who says so.
         note: why.
+        force: let a step run again although somebody has said that it happened.
 
     Returns:
         The run's state afterwards.
 
     Raises:
         UnknownRun, UnknownStep: there is no such run or step.
-        InvalidArgument: the step is not in doubt, or `how` is not one of the four.
+        InvalidArgument: the step is not in doubt, or has happened on somebody's word, or `how` is not one of the four.
         RunBusy: the run is being written by a process.
         EncodeError: the result cannot be recorded.
     """
@@ -60,7 +62,10 @@ def resolve(
         text = f"a step is settled as done, retry, failed or unknown, not as {how!r}."
         raise InvalidArgument(text, run_id=run_id, step=step)
     # Before the run is taken: a claim would reopen a run that has ended.
-    found = _check(folded(store.read(run_id)), step, how, store.bodies, claimed=False)
+    before = folded(store.read(run_id))
+    if not force:
+        refuse_second(before, step, how)
+    found = _check(before, step, how, store.bodies, claimed=False)
     redactor = _redactor()
     sink = Sink(redactor, store.bodies.name)
     told = message if how == "failed" else message or _unknown(found)
@@ -78,6 +83,8 @@ def resolve(
         raise InvalidArgument(text, run_id=run_id, step=step)
     journal = Journal.open(store, run_id, dict, redactor)
     try:
+        if not force:
+            refuse_second(journal.state, step, how)
         _check(journal.state, step, how, store.bodies, claimed=True)
         journal.wait(journal.submit(ev.STEP_RESOLVED, step, line, sink.bodies))
         return journal.snapshot()
@@ -138,6 +145,21 @@ def _check(state: RunState, step: str, how: str, bodies: BodyStore, *, claimed: 
         text = f"step {step} of run {state.run_id} is {found.status}; there is nothing to settle."
         raise InvalidArgument(text, run_id=state.run_id, step=step)
     return found
+
+
+def refuse_second(state: RunState, step: str, how: str) -> None:
+    """Refuse to let an effect happen again of which somebody has said that it happened. Raises InvalidArgument."""
+    found = state.steps.get(step)
+    outcome = found.finished if found is not None and found.status == DONE else None
+    if how != "retry" or outcome is None or outcome.get("how") != "done":
+        return
+    text = (
+        f"step {step} of run {state.run_id} was settled as done by {outcome.get('by') or 'somebody'}: it has happened. "
+        f"With --retry it would happen once more. Nothing was written.\nTo give it another result: "
+        f"steplog resolve {state.run_id} {step} --done JSON\nIf it has not happened after all: "
+        f"steplog resolve {state.run_id} {step} --retry --force"
+    )
+    raise InvalidArgument(text, run_id=state.run_id, step=step)
 
 
 def is_session(step: StepState) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from steplog._kernel.words import counted
+
 
 @dataclass
 class Report:
@@ -40,24 +42,27 @@ class Report:
         played = [one for one in found if one["doing"] != "record"]
         parts = []
         if played:
-            parts.append(f"{sum(one['replayed'] for one in played)} steps played from {len(played)} cassettes")
+            steps = counted(sum(one["replayed"] for one in played), "step")
+            parts.append(f"{steps} played from {counted(len(played), 'cassette')}")
         written = [one for one in found if one["written"]]
         if written:
             changed = sum(one["written"] == "changed" for one in written)
-            parts.append(f"{len(written)} cassettes recorded ({changed} changed)")
+            parts.append(f"{counted(len(written), 'cassette')} recorded ({changed} changed)")
         verified = sum(one["verified"] for one in found)
         if verified:
-            parts.append(f"{verified} answers verified")
+            parts.append(f"{counted(verified, 'answer')} verified")
         lines = [f"steplog: {', '.join(parts)}"] if parts else []
         for test, one in self.tests.items():
             if one["redacted"] and one["written"]:
-                lines.append(f"  {test}: a secret was taken out of {one['redacted']} steps; a replay gives the marker")
-            if one["unplayed"]:
                 lines.append(
-                    f"  {test}: {len(one['unplayed'])} recorded steps were not asked for: {one['unplayed'][0]}"
+                    f"  {test}: a secret was taken out of {counted(one['redacted'], 'step')}; a replay gives the marker"
                 )
+            if one["unplayed"]:
+                left = counted(len(one["unplayed"]), "recorded step was", "recorded steps were")
+                lines.append(f"  {test}: {left} not asked for: {one['unplayed'][0]}")
         if orphans:
-            lines.append(f"steplog: {len(orphans)} cassettes belong to no test; {again}")
+            belong = counted(len(orphans), "cassette belongs", "cassettes belong")
+            lines.append(f"steplog: {belong} to no test; {again}")
             lines += [f"  {path}" for path in orphans[:_SHOWN]]
             lines += [f"  and {len(orphans) - _SHOWN} more"] if len(orphans) > _SHOWN else []
         return lines

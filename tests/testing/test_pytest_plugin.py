@@ -560,7 +560,7 @@ def test_secrets_are_taken_out_and_it_is_told(suite):
     suite.file(f'@pytest.mark.steplog\ndef test_one():\n    ask("the key is {SECRET}")\n')
     found = suite.run()
     found.assert_outcomes(passed=1)
-    found.stdout.fnmatch_lines(["*a secret was taken out of 1 steps*"])
+    found.stdout.fnmatch_lines(["*a secret was taken out of 1 step;*"])
     assert SECRET not in suite.text("test_one")
 
 

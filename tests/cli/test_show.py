@@ -178,4 +178,6 @@ def test_a_step_as_it_stood_when_another_began(home, ask):
     refund_run(home)
     assert ask("show", "last", TOOL, "--at", "3")["output"] is None
     assert ask("show", "last", TOOL, "--at", "4")["output"] == {"receipt": "r_1"}
-    assert ask("show", "last", MAIL, "--at", "3")["error"]["type"] == "UnknownStep"
+    refused = ask("show", "last", MAIL, "--at", "3")["error"]
+    assert refused["type"] == "UnknownStep"
+    assert "had not begun" in refused["message"]

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anthropic
 import openai
@@ -57,6 +57,13 @@ class Programs:
         self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
         self.anthropic = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
         self._url = url + "/v1"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.openai.close()
+        self.anthropic.close()
 
     def refunds(self) -> Any:
         return refund_agent(self.openai, {f.__name__: steplog.step(f) for f in (lookup_order, refund, send_mail)})
@@ -116,10 +123,15 @@ class Programs:
 NAMES = [name for name in vars(Programs) if not name.startswith("_")]
 
 
+def play(name: str, url: str, *args: Any) -> Any:
+    with Programs(url) as programs:
+        return getattr(programs, name)(*args)
+
+
 def recorded(name: str, url: str, run: str = "test", *args: Any) -> tuple[Any, Cassette]:
     store = MemoryStore()
     with steplog.run(run, store=store):
-        result = getattr(Programs(url), name)(*args)
+        result = play(name, url, *args)
     return result, taken(store, [run], "test_x.py::test", "2026-11-30")
 
 
@@ -131,7 +143,7 @@ def test_what_is_read_back_replays_to_the_same_answers_without_a_provider(name, 
     provider.close()
 
     with steplog.run("test", store=read(path).store()) as again:
-        assert getattr(Programs(provider.url), name)() == result
+        assert play(name, provider.url) == result
 
     assert again.executed == 0
     assert again.replayed == len([step for step in again.state.steps.values() if not step.scope])
@@ -213,11 +225,11 @@ def test_a_secret_is_taken_out_and_the_step_is_returned_with_its_marker(provider
 
 def test_binary_bodies_lie_beside_it_and_go_when_they_are_not_named_any_more(provider, tmp_path):
     def transcribe() -> Any:
-        client = openai.OpenAI(base_url=provider.url + "/v1", api_key="none", max_retries=0)
-        try:
-            return client.audio.transcriptions.create(model="whisper-1", file=("a.mp3", BINARY)).text
-        except openai.APIStatusError as error:
-            return error.status_code
+        with openai.OpenAI(base_url=provider.url + "/v1", api_key="none", max_retries=0) as client:
+            try:
+                return client.audio.transcriptions.create(model="whisper-1", file=("a.mp3", BINARY)).text
+            except openai.APIStatusError as error:
+                return error.status_code
 
     store = MemoryStore()
     with steplog.run("test", store=store):

@@ -71,9 +71,10 @@ def show(
     live = holder is not None or until is not None
     if shown is not None:
         if shown not in state.steps:
-            raise click.UsageError(
-                f"Step {step} had not begun when step {at} began. Name a step before it, or a later --at."
+            text = (
+                f"step {shown} of run {state.run_id} had not begun when step {at} began.\nName a later one: --at STEP"
             )
+            raise UnknownStep(text, run_id=state.run_id, step=shown)
         contents = Contents(found.store.bodies, reveal=reveal)
         _show_step(shown, state, events, contents, live=live, as_json=as_json)
         return

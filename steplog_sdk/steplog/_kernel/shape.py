@@ -8,6 +8,7 @@ of a tool is its words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ import orjson
 
 # Below these the fields are the model's or the program's own.
 _FREE: Final = frozenset({"input", "arguments", "metadata", "parameters", "schema", "input_schema"})
+# Of an event stream; `str.splitlines` knows others, which may stand inside JSON.
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _KINDS: Final = ("type", "object")
 
 
@@ -83,7 +86,7 @@ def tree_of(body: bytes, content_type: str) -> Any:
     """What is compared of a body: its JSON, the JSON of its events, or its kind."""
     if content_type.lower().startswith("text/event-stream"):
         found = []
-        for line in body.decode("utf-8", "replace").splitlines():
+        for line in _LINE_END.split(body.decode("utf-8", "replace")):
             name, _, value = line.partition(":")
             if name == "data" and value.strip()[:1] == "{":
                 try:

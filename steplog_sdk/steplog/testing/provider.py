@@ -276,13 +276,20 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _read_body(self) -> bytes:
         if "chunked" not in self.headers.get("transfer-encoding", ""):
-            return self.rfile.read(int(self.headers.get("content-length", 0)))
+            return self._read(int(self.headers.get("content-length", 0)))
         chunks = []
         while size := int(self.rfile.readline().partition(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
+            chunks.append(self._read(size))
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(chunks)
+
+    def _read(self, size: int) -> bytes:
+        data = self.rfile.read(size)
+        if len(data) < size:
+            # Its sender was killed; a request that never arrived whole is none.
+            raise ConnectionError
+        return data
 
     def _send(self, reply: Reply, faults: list[Fault]) -> None:
         provider = self.server.provider

@@ -32,10 +32,10 @@ help:
 demo: $(READY)
 	$(BIN)/python examples/demo/main.py
 
+# Three workers on two cores: many tests wait for a process, or for time to pass.
 test: lint .venv-oldest/ready
 	.venv-oldest/bin/python -m pytest -n 3 $(ROW_TESTS) $(NEWEST_ONLY:%=--ignore=tests/interceptors/test_%.py)
 	$(BIN)/python -m tests.frameworks.build light
-	# Three workers on two cores: many tests wait for a process, or for time to pass.
 	$(BIN)/python -m pytest -n 3
 
 # Everything that takes minutes, and every test with generated examples, with many more of them and never the same.

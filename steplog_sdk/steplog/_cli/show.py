@@ -18,6 +18,7 @@ from steplog._cli.output import emit_json, with_home
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, StepState, fold
+from steplog.errors import UnknownStep
 
 _KNOWN = frozenset(value for name, value in vars(ev).items() if name.isupper() and isinstance(value, str))
 

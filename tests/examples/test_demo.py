@@ -50,6 +50,7 @@ def test_two_agents_are_killed_four_times_and_do_everything_once(tmp_path):
     assert len((tmp_path / "kept/openai/killed/ledger.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.nightly
 def test_a_shop_that_ignores_keys_is_found_out(copy):
     shop = copy / "shop.py"
     shop.write_text(shop.read_text().replace('entry["key"] == key', 'entry["key"] == "another"'))

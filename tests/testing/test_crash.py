@@ -156,6 +156,7 @@ def answer(hit):
     return Reply.sse(chat_events("to ", "the ", text)) if hit.json.get("stream") else Reply.json(chat(f"re {text}"))
 
 
+@pytest.mark.nightly
 def test_model_calls_and_streams_are_answered_from_the_baseline(shop):
     keys = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
     with LocalProvider(handler=answer) as provider:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -18,8 +21,28 @@ Outcomes = dict[str, dict[str, list[tuple[str, str]]]]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """By class and test, what was not passed and why: one pytest for all, because each would load everything anew."""
-    folder = tmp_path_factory.mktemp("broken")
+    """By class and test, what was not passed and why: one pytest for all, because each would load everything anew.
+
+    And one for all workers of this test run, whose folders lie in one.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "broken-interceptors"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            _play(folder)
+            (folder / "done").touch()
+    found: Outcomes = {}
+    for case in ET.parse(folder / "report.xml").iter("testcase"):
+        results = [(part.tag, part.get("message", "")) for part in case if part.tag in ("failure", "error", "skipped")]
+        assert "error" not in {kind for kind, _ in results}
+        tests = found.setdefault(case.get("classname", "").rpartition(".")[2], {})
+        tests.setdefault(case.get("name", "").partition("[")[0], []).extend(results or [("passed", "")])
+    return found
+
+
+def _play(folder: Path) -> None:
     selected = [f"{broken.__file__}::TestHand"]
     selected += [
         f"{broken.__file__}::Test{fault.__name__}::{test}" for fault in faulty.FAULTS for test in fault.caught_by
@@ -37,13 +60,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    found: Outcomes = {}
-    for case in ET.parse(folder / "report.xml").iter("testcase"):
-        results = [(part.tag, part.get("message", "")) for part in case if part.tag in ("failure", "error", "skipped")]
-        assert "error" not in {kind for kind, _ in results}, done.stdout
-        tests = found.setdefault(case.get("classname", "").rpartition(".")[2], {})
-        tests.setdefault(case.get("name", "").partition("[")[0], []).extend(results or [("passed", "")])
-    return found
 
 
 def failed(outcomes: Outcomes, name: str) -> set[str]:

@@ -32,11 +32,11 @@ help:
 demo: $(READY)
 	$(BIN)/python examples/demo/main.py
 
-# Three workers on two cores: many tests wait for a process, or for time to pass.
+# Three workers on two cores: many tests wait for a process, or for time to pass. The longest are the last, so few at a time.
 test: lint .venv-oldest/ready
 	.venv-oldest/bin/python -m pytest -n 3 $(ROW_TESTS) $(NEWEST_ONLY:%=--ignore=tests/interceptors/test_%.py)
 	$(BIN)/python -m tests.frameworks.build light
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --maxschedchunk 8
 
 # Everything that takes minutes, and every test with generated examples, with many more of them and never the same.
 test-nightly: $(READY)

@@ -163,8 +163,31 @@ class BodyStore(Protocol):
         """Close this process's handle. Idempotent; a later call opens it again."""
 
 
+class Inbox(Protocol):
+    """Where anybody may put messages for one run, in order. The runtime says what they are; a store keeps the lines."""
+
+    path: str
+
+    def size(self) -> int:
+        """How many bytes it holds. Cheap; 0 where nobody has sent anything."""
+
+    def read(self, start: int = 0) -> bytes:
+        """What it holds from a byte on. What was acknowledged stays as it is. Raises StoreError."""
+
+    def append(self, line: bytes) -> None:
+        """Add one line, which ends in a newline, all or none; durable at return. Safe from any process.
+
+        Raises:
+            StoreError: it was not written.
+        """
+
+
 class Store(Protocol):
-    """Where runs live."""
+    """Where runs live.
+
+    A store may have a method `inbox(run_id)` as well, which gives the `Inbox` of a run: without it, nobody but its own
+    program can say anything to a run.
+    """
 
     bodies: BodyStore
 

@@ -4,6 +4,7 @@
     <home>/runs/<run_id>/events.lock             who writes it
     <home>/runs/<run_id>/events.torn-<offset>    what a crash left behind the last whole line, kept when it is cut off
     <home>/runs/<run_id>/events.jsonl.before-repair-<n>   the log as it was before `steplog repair`
+    <home>/runs/<run_id>/inbox.jsonl             what others have said to the run (see `inbox.py`)
     <home>/runs/<run_id>/events.checkpoint       what a long log folds to, so that opening it is quicker
     <home>/bodies.db                             large values, shared by all runs
 
@@ -31,6 +32,7 @@ from steplog.stores.base import DURABILITIES, BodyStore, Durability, LogView, Re
 from steplog.stores.checkpoint import Covered, load
 from steplog.stores.explain import failure, refusal
 from steplog.stores.fs import FS, make_dirs, open_or_create
+from steplog.stores.inbox import FileInbox
 from steplog.stores.lock import Holder, RunLock, acquire, holder
 from steplog.stores.proof import proven, write_again
 from steplog.stores.repair import Examined, Repaired, examine, repair
@@ -90,6 +92,11 @@ class FileStore:
             return holder(path, self._fs)
         except OSError as error:
             raise failure(error, run_id, "ask who holds it", path) from error
+
+    def inbox(self, run_id: str) -> FileInbox:
+        """The inbox of a run, to which anybody may append."""
+        directory = os.path.dirname(self.path_of(run_id))
+        return FileInbox(self._fs, directory, run_id, sync=self.durability != "process")
 
     def runs(self) -> list[str]:
         """Names of all runs, the one written last first."""

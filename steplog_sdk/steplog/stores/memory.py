@@ -25,6 +25,12 @@ class MemoryStore:
         self._logs: dict[str, bytearray] = {}
         self._writers: dict[str, MemoryWriter] = {}
         self._guard = threading.RLock()
+        self._inboxes: dict[str, MemoryInbox] = {}
+
+    def inbox(self, run_id: str) -> MemoryInbox:
+        """The inbox of a run."""
+        with self._guard:
+            return self._inboxes.setdefault(check_run_id(run_id), MemoryInbox())
 
     def runs(self) -> list[str]:
         """Names of all runs, the one written last first."""
@@ -99,6 +105,30 @@ class MemoryWriter:
         if not self._closed:
             self._closed = True
             self._store.release(self.view.run_id)
+
+
+class MemoryInbox:
+    """Messages for one run, in memory."""
+
+    path = "memory"
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._guard = threading.Lock()
+
+    def size(self) -> int:
+        """How many bytes it holds."""
+        return len(self._data)
+
+    def read(self, start: int = 0) -> bytes:
+        """What it holds from a byte on."""
+        with self._guard:
+            return bytes(self._data[start:])
+
+    def append(self, line: bytes) -> None:
+        """Add one line."""
+        with self._guard:
+            self._data += line
 
 
 class MemoryBodies:

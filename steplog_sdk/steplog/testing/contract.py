@@ -74,6 +74,17 @@ class StoreContract:
                 refuse(run_id)
         assert store.runs() == []
 
+    def test_an_inbox_keeps_lines_in_order_while_somebody_writes_the_run(self, store: Store) -> None:
+        inbox_of = getattr(store, "inbox", None)
+        if inbox_of is None:
+            pytest.skip("this store has no inbox")
+        writer = store.open("r")
+        assert (inbox_of("r").size(), inbox_of("r").read()) == (0, b"")
+        for line in (b"one\n", b"two\n"):
+            inbox_of("r").append(line)
+        writer.close()
+        assert (inbox_of("r").size(), inbox_of("r").read(), inbox_of("r").read(4)) == (8, b"one\ntwo\n", b"two\n")
+
     def test_what_was_appended_is_read(self, store: Store) -> None:
         chain = Chain("r")
         writer = store.open("r")

@@ -303,6 +303,70 @@ def test_what_is_no_cassette_is_refused_with_the_reason(text, why):
         loads(text, "tests/cassettes/a.steplog.json")
 
 
+@steplog.step
+def pay(order: str, amount: int = 1) -> str:
+    return f"paid {order}"
+
+
+def written(path: Path, url: str) -> str:
+    """The text of a cassette with a conversation, a tool, and a file beside it."""
+    store = MemoryStore()
+    with steplog.run("test", store=store):
+        play("refunds", url)
+        pay("ord_1001")
+        picture(BINARY)
+    write(str(path), taken(store, ["test"], "t", "2026-11-30"))
+    return path.read_text()
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("My order ord_1001 arrived damaged", "My order ord_1002 arrived damaged"),
+        ('"order": "ord_1001"', '"order": "ord_1002"'),
+        ('"amount": 1,', '"amount": 1.0,'),
+        ('"target": "pay"', '"target": "repay"'),
+        ('"path": "/v1/chat/completions"', '"path": "/v1/responses"'),
+        ('"kind": "tool_call"', '"kind": "local"'),
+    ],
+)
+def test_a_request_that_was_edited_answers_nobody(before, after, provider, tmp_path):
+    path = tmp_path / "a.steplog.json"
+    text = written(path, provider.url)
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+
+    with pytest.raises(CassetteError, match=r"is not what was recorded: it was edited") as refused:
+        read(str(path))
+    line = int(str(refused.value).removeprefix(f"{path}:").partition(":")[0])
+    edited = path.read_text().splitlines().index(next(one for one in path.read_text().splitlines() if after in one))
+    assert 0 <= edited - line < 30
+    assert "pytest --steplog=all" in str(refused.value)
+
+
+def test_an_id_or_a_sum_that_was_edited_is_noticed_too(provider, tmp_path):
+    path = tmp_path / "a.steplog.json"
+    text = written(path, provider.url)
+    tree = json.loads(text)
+    started = next(event for event in tree["runs"][0]["events"] if event["type"] == "step.started")
+    for old, new in ((started["step"], "s_" + "a" * 26), (f'"sum": "{started["sum"]}",', "")):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(CassetteError, match="is not what was recorded"):
+            read(str(path))
+
+
+def test_answers_may_be_edited_and_the_layout_is_free(provider, tmp_path):
+    path = tmp_path / "a.steplog.json"
+    text = written(path, provider.url)
+    path.write_text(json.dumps(json.loads(text.replace("paid ord_1001", "paid it")), indent=4))
+
+    with steplog.run("test", store=read(str(path)).store()) as again:
+        play("refunds", provider.url)
+        assert pay("ord_1001") == "paid it"
+        picture(BINARY)
+    assert again.executed == 0
+
+
 def test_a_run_that_was_opened_twice_is_given_as_it_was_at_each_time():
     store = MemoryStore()
     attempts = []

@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -31,9 +31,7 @@ from steplog.stores.memory import MemoryStore
 from steplog.testing import _noise
 from steplog.testing._forms import Shared, bytes_of, event_lengths, form_of, is_form
 from steplog.testing._pretty import pretty
-
-if TYPE_CHECKING:
-    pass
+from steplog.testing._sums import edited, sum_of
 
 FORMAT: Final = "steplog-cassette/1"
 
@@ -201,8 +199,10 @@ def _line_tree(line: Line, cassette: Cassette, shared: Shared) -> Data:
     if line.step is not None:
         tree["step"] = line.step
     data = _told_out(line.data, cassette)
-    if line.type == ev.STEP_STARTED and line.step is not None and is_form(data.get("request", {}).get("body")):
-        data["request"]["body"] = shared.shorten(line.step, data["request"]["body"])
+    if line.type == ev.STEP_STARTED and line.step is not None:
+        tree["sum"] = sum_of(line.step, data)
+        if is_form(data.get("request", {}).get("body")):
+            data["request"]["body"] = shared.shorten(line.step, data["request"]["body"])
     return {**tree, "data": data} if data else tree
 
 
@@ -239,13 +239,18 @@ def loads(text: str | bytes, path: str = "", fetch: Callable[[str], bytes] | Non
         fetch: gives the content of a file beside it.
 
     Raises:
-        CassetteError: it is no cassette, or one of another format.
+        CassetteError: it is no cassette, one of another format, or one whose requests were edited.
     """
     tree = _parsed(text, path)
     cassette = Cassette(str(tree.get("test", "")), str(tree.get("recorded", "")))
+
+    def check(event: Data, data: Data) -> None:
+        if event.get("sum") != sum_of(event["step"], data):
+            raise CassetteError(edited(path, text, event), path=path)
+
     try:
         for run in tree["runs"]:
-            cassette.tapes.append(_tape(run, cassette, fetch or nothing_beside))
+            cassette.tapes.append(_tape(run, cassette, fetch or nothing_beside, check))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         message = f"{path or 'the cassette'} cannot be read: {what}.\nRecord it again: pytest --steplog=all TEST"
@@ -277,7 +282,10 @@ def nothing_beside(name: str) -> bytes:
     raise ValueError(message)
 
 
-def _tape(tree: Data, cassette: Cassette, fetch: Callable[[str], bytes]) -> Tape:
+_Check = Callable[[Data, Data], None]
+
+
+def _tape(tree: Data, cassette: Cassette, fetch: Callable[[str], bytes], check: _Check) -> Tape:
     shared = Shared()
 
     def beside(name: str) -> bytes:
@@ -288,16 +296,18 @@ def _tape(tree: Data, cassette: Cassette, fetch: Callable[[str], bytes]) -> Tape
         cassette.files[name] = content
         return content
 
-    listed = [_line(event, cassette, shared, beside) for event in tree["events"]]
+    listed = [_line(event, cassette, shared, beside, check) for event in tree["events"]]
     order = arrange.read(tree["order"], len(listed)) if "order" in tree else range(len(listed))
     return Tape(tree["run"], [listed[number] for number in order])
 
 
-def _line(tree: Data, cassette: Cassette, shared: Shared, fetch: Callable[[str], bytes]) -> Line:
+def _line(tree: Data, cassette: Cassette, shared: Shared, fetch: Callable[[str], bytes], check: _Check) -> Line:
     step, data = tree.get("step"), tree.get("data", {})
     if step is not None and is_form((data.get("request") or {}).get("body")):
         request = {**data["request"], "body": shared.restore(step, data["request"]["body"])}
         data = {**data, "request": request}
+    if tree["type"] == ev.STEP_STARTED:
+        check(tree, data)
 
     def walk(node: Any, key: str = "") -> Any:
         if key in VALUES:

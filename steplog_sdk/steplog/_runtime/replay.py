@@ -20,13 +20,14 @@ from steplog._kernel.verdict import Divergence, Halted, Judgement, judge
 from steplog._runtime import egress, messages, settings
 from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
+from steplog._runtime.ending import stopped
 from steplog._runtime.examining import Examination
 from steplog._runtime.origin import WRAPPED
 from steplog._runtime.redaction import redactor
 from steplog._runtime.replay_clock import Clock
 from steplog._runtime.replay_setup import prepared
 from steplog._runtime.replay_store import ReplayStore
-from steplog._runtime.run import Run, stopped
+from steplog._runtime.run import Run
 from steplog.errors import Interrupt, InvalidArgument, UnknownRun, Unrecorded
 from steplog.stores.base import folded
 

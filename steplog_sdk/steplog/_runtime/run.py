@@ -7,23 +7,18 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from steplog._kernel import events as ev
 from steplog._kernel.fold import RunState, StepState
-from steplog._runtime import forked, messages, origin, settings, ulid
-from steplog._runtime.blame import blamed, told
-from steplog._runtime.causes import causes
+from steplog._runtime import ending, forked, messages, origin, settings, ulid
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner, running_loop
 from steplog._runtime.door import PROCESS
 from steplog._runtime.drive import Steps, Work
 from steplog._runtime.drive import run as drive
 from steplog._runtime.drive import run_async as drive_async
-from steplog._runtime.group import Entry
 from steplog._runtime.journal import Journal
 from steplog._runtime.owner import OwnerTask
-from steplog._runtime.pack import Sink
 from steplog._runtime.recorder import UNWRITTEN, Recorder
 from steplog._runtime.redaction import redactor
-from steplog.errors import Interrupt, InvalidArgument, RunBusy, RunStopped
+from steplog.errors import Interrupt, InvalidArgument, RunBusy
 from steplog.stores.base import check_run_id
 
 if TYPE_CHECKING:
@@ -239,7 +234,7 @@ class Run:
             return None
         # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends. What
         # a cassette holds around the runs of a test is no run to the program.
-        return stop if self._outer is not None and not self.test else stopped(recorder.named, stop)
+        return stop if self._outer is not None and not self.test else ending.stopped(recorder.named, stop)
 
     def _close(self, recorder: Recorder) -> None:
         recorder.closed = True
@@ -260,53 +255,10 @@ class Run:
         if recorder.halted is not None:
             return messages.again(recorder.halted)
         try:
-            yield self._record_end(recorder, error)
+            yield ending.record(recorder, error, self._outcome)
         except UNWRITTEN as failed:
             return messages.end_not_recorded(recorder.named, failed)
         return error if isinstance(error, Interrupt) else None
-
-    def _record_end(self, recorder: Recorder, error: BaseException | None) -> Entry:
-        type_, data = self._end(recorder, error)
-        unplayed = recorder.dispatch.unplayed()
-        if type_ == ev.RUN_ENDED and unplayed:
-            data["unplayed"] = len(unplayed)
-            message = "run %s ended without asking for %d step(s) that its log holds, first %s. See: steplog show %s"
-            log.warning(message, self.run_id, len(unplayed), unplayed[0], self.run_id)
-        outcome = data.get("outcome", "suspended")
-        what = "run %s: %s; %d step(s) returned from the log, %d executed"
-        log.info(what, self.run_id, outcome, recorder.replayed, recorder.executed)
-        return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
-
-    def _end(self, recorder: Recorder, error: BaseException | None) -> tuple[str, dict[str, Any]]:
-        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            outcome, reason = self._outcome
-            if outcome == "completed":
-                return ev.RUN_ENDED, {"outcome": outcome, "reason": reason}
-            return ev.RUN_ENDED, {"outcome": outcome, "reason": "escalated", "message": reason}
-        if isinstance(error, Interrupt):
-            return ev.RUN_SUSPENDED, {"reason": error.reason, "message": str(error), "step": error.step}
-        facts = told(error)
-        if isinstance(error, (Exception, SystemExit)):
-            reason = "exit" if isinstance(error, SystemExit) else "error"
-            return ev.RUN_ENDED, {
-                "outcome": "failed",
-                "reason": reason,
-                "error": facts,
-                "retry": blamed(error, recorder.journal.state),
-                **({"causes": behind} if (behind := causes(error)) else {}),
-            }
-        # KeyboardInterrupt, CancelledError, GeneratorExit: somebody stopped the program, nothing in it failed.
-        return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": facts}
-
-
-def stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
-    """What an interrupt leaves the outermost run scope as."""
-    resume = run.command("resume")
-    commands = interrupt.commands if resume in interrupt.commands else (*interrupt.commands, resume)
-    message = f"run {run.run_id} stopped ({interrupt.reason}).\n{interrupt}"
-    error = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
-    error.__cause__ = interrupt
-    return error
 
 
 def _close_unwanted(opening: Any) -> None:

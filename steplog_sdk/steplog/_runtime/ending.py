@@ -1,0 +1,73 @@
+"""How a run ends: what the log says of its end, and what its scope is left by."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from steplog._kernel import events as ev
+from steplog._kernel import reasons
+from steplog._runtime import messages
+from steplog._runtime.blame import blamed, told
+from steplog._runtime.causes import causes
+from steplog._runtime.pack import Sink
+from steplog.errors import Interrupt, RunStopped
+
+if TYPE_CHECKING:
+    from steplog._runtime.group import Entry
+    from steplog._runtime.recorder import Recorder
+
+log: Final = logging.getLogger("steplog")
+
+
+def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str]) -> Entry:
+    """Put the end of a run in line.
+
+    Args:
+        recorder: of the run.
+        error: what leaves its scope, or None.
+        said: the outcome and the reason that the program has given, for an end without an error.
+    """
+    run_id = recorder.journal.run_id
+    type_, data = _end(recorder, error, said)
+    unplayed = recorder.dispatch.unplayed()
+    if type_ == ev.RUN_ENDED and unplayed:
+        data["unplayed"] = len(unplayed)
+        message = "run %s ended without asking for %d step(s) that its log holds, first %s. See: steplog show %s"
+        log.warning(message, run_id, len(unplayed), unplayed[0], run_id)
+    outcome = data.get("outcome", reasons.SUSPENDED)
+    what = "run %s: %s; %d step(s) returned from the log, %d executed"
+    log.info(what, run_id, outcome, recorder.replayed, recorder.executed)
+    return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
+
+
+def _end(recorder: Recorder, error: BaseException | None, said: tuple[str, str]) -> tuple[str, dict[str, Any]]:
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        outcome, reason = said
+        if outcome == reasons.COMPLETED:
+            return ev.RUN_ENDED, {"outcome": outcome, "reason": reason}
+        return ev.RUN_ENDED, {"outcome": outcome, "reason": "escalated", "message": reason}
+    if isinstance(error, Interrupt):
+        return ev.RUN_SUSPENDED, {"reason": error.reason, "message": str(error), "step": error.step}
+    facts = told(error)
+    if isinstance(error, (Exception, SystemExit)):
+        reason = "exit" if isinstance(error, SystemExit) else "error"
+        return ev.RUN_ENDED, {
+            "outcome": reasons.FAILED,
+            "reason": reason,
+            "error": facts,
+            "retry": blamed(error, recorder.journal.state),
+            **({"causes": behind} if (behind := causes(error)) else {}),
+        }
+    # KeyboardInterrupt, CancelledError, GeneratorExit: somebody stopped the program, nothing in it failed.
+    return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": facts}
+
+
+def stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
+    """What an interrupt leaves the outermost run scope as."""
+    resume = run.command("resume")
+    commands = interrupt.commands if resume in interrupt.commands else (*interrupt.commands, resume)
+    message = f"run {run.run_id} stopped ({interrupt.reason}).\n{interrupt}"
+    error = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
+    error.__cause__ = interrupt
+    return error

@@ -13,7 +13,13 @@ ROW_TESTS := tests/interceptors tests/matrix
 NEWEST_ONLY := contract reported_programs mcp ambient ambient_aside websockets secret_corpus http google requests requests_library \
 	end_marks encodings
 
-.PHONY: help demo test test-nightly test-matrix test-sdk-suites test-coexistence test-frameworks lint bench compare clean
+# Every test starts processes, and each of them would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
+# make 3, which some systems still have, mixes the lines of what runs at the same time.
+IN_ONE_PIECE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: help demo test light-frameworks test-oldest test-nightly test-matrix test-sdk-suites test-coexistence test-frameworks lint bench compare clean
 
 help:
 	@echo 'make demo    two agents are killed in the middle of their work and carry on'
@@ -24,6 +30,8 @@ help:
 	@echo 'make test-frameworks   agents of every supported framework, killed everywhere; writes docs/frameworks.md'
 	@echo 'make test-sdk-suites   the SDKs own tests, with steplog installed; an hour'
 	@echo 'make test-coexistence   beside other tools that put themselves into the same SDKs'
+	@echo 'make test-oldest   of the oldest SDKs, what make test runs'
+	@echo 'make light-frameworks   the environment of the frameworks that make test runs'
 	@echo 'make lint    the checks that run no test'
 	@echo 'make bench   the figures, beside other systems; writes docs/benchmarks.md'
 	@echo 'make compare   the same agents under other recorders; writes docs/comparison.md'
@@ -32,11 +40,17 @@ help:
 demo: $(READY)
 	$(BIN)/python examples/demo/main.py
 
-# Three workers on two cores: many tests wait for a process, or for time to pass. The longest are the last, so few at a time.
-test: lint .venv-oldest/ready
-	.venv-oldest/bin/python -m pytest -n 3 $(ROW_TESTS) $(NEWEST_ONLY:%=--ignore=tests/interceptors/test_%.py)
+# First the checks, the light frameworks and the oldest row, two at a time, each with its output in one piece; then the
+# suite, as it goes. Three workers on two cores: many tests wait for a process, or for time to pass.
+test:
+	$(MAKE) --jobs=2 $(IN_ONE_PIECE) lint light-frameworks test-oldest
+	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+light-frameworks: $(READY)
 	$(BIN)/python -m tests.frameworks.build light
-	$(BIN)/python -m pytest -n 3 --maxschedchunk 8
+
+test-oldest: .venv-oldest/ready
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal $(ROW_TESTS) $(NEWEST_ONLY:%=--ignore=tests/interceptors/test_%.py)
 
 # Everything that takes minutes, and every test with generated examples, with many more of them and never the same.
 test-nightly: $(READY)

@@ -188,6 +188,40 @@ class OutcomeUnknown(StepFailed):
     """
 
 
+class StepDenied(SteplogError):
+    """The run's policy does not allow a step, which has not run. An agent reads why, and may do something else.
+
+    Attributes:
+        rule: id of the rule that decided, or `default_action`.
+        reason: why, as the rule says it.
+    """
+
+    rule: str = ""
+    reason: str = ""
+
+
+class StepRateLimited(StepDenied):
+    """The step would exceed a rate, and waiting for its turn would take too long. It has not run.
+
+    Attributes:
+        retry_after: seconds until it would be allowed.
+    """
+
+    retry_after: float = 0.0
+
+
+class StepRejected(StepDenied):
+    """A person has rejected the step, or nobody has approved it in time. It has not run.
+
+    Attributes:
+        by: who rejected it, or None where the time for it ran out.
+        note: what they wrote, or None.
+    """
+
+    by: str | None = None
+    note: str | None = None
+
+
 class NotInRun(SteplogError, RuntimeError):
     """An effect would escape the log: it happens outside every run, or its worker has lost the run."""
 
@@ -208,7 +242,8 @@ class Interrupt(_Facts):
     """Root of the signals that stop a run and that agent code must not swallow.
 
     Attributes:
-        reason: one of `indeterminate`, `drift`, `unreplayable`, `unrecorded`, `simulated`, `lease_lost`, `log_failed`.
+        reason: a word of a closed list:
+            `indeterminate`, `drift`, `unreplayable`, `unrecorded`, `simulated`, `approval`, `lease_lost`, `log_failed`.
         run_id: the run.
         step: the step concerned, or None.
         commands: commands that settle it.
@@ -273,6 +308,16 @@ class Simulated(Interrupt):
 
     reason = "simulated"
     asked: str = ""
+
+
+class Suspended(Interrupt):
+    """The run waits for something that may take days, so its process ends. Nothing is lost: it can be resumed.
+
+    Attributes:
+        reason: `approval` where somebody has to approve a step.
+    """
+
+    reason = "approval"
 
 
 class LeaseLost(Interrupt):

@@ -188,7 +188,8 @@ def test_every_event_type_is_documented_and_folded():
 
 def test_every_reason_of_an_interrupt_is_in_its_list():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.Interrupt)]
-    listed = set(re.findall(r"`(\w+)`", re.search(r"reason: (.*?)\n", errors.Interrupt.__doc__).group(1)))
+    told = " ".join(errors.Interrupt.__doc__.split())
+    listed = set(re.findall(r"`(\w+)`", re.search(r"reason: (.*?) run_id:", told)[1]))
 
     assert {kind.reason for kind in kinds if kind.reason} == listed
 

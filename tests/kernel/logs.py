@@ -82,7 +82,20 @@ def _submit(draw: st.DrawFn, log: Log) -> None:
     decision = decide(log.state, log.seen, effect, on_drift=draw(st.sampled_from(["halt", "run"])))
     if isinstance(decision, Proceed):
         place = {"kind": effect.kind, "target": effect.target, "args_hash": effect.target}
-        log.start(effect.id, effect.mode, scope=effect.scope, after=effect.after, **place)
+        orphan = effect.id in log.state.steps and log.state.steps[effect.id].orphan
+        judgement = "begin" if orphan else draw(st.sampled_from(["begin"] * 5 + ["deny", "limit", "block"]))
+        if judgement == "begin":
+            took = {"policy": {"took": {"r": [draw(st.integers(0, 3)), 1000]}}}
+            judged = {"judged": took} if draw(st.booleans()) else {}
+            log.start(effect.id, effect.mode, scope=effect.scope, after=effect.after, **place, **judged)
+            return
+        refused = {**place, "mode": effect.mode, "scope": effect.scope, "after": effect.after, "rule": "r"}
+        if decision.attempt > 1:
+            refused["attempt"] = decision.attempt
+        if judgement == "block":
+            log.add(ev.STEP_BLOCKED, effect.id, expires=None, **refused)
+        else:
+            log.add(ev.STEP_DENIED, effect.id, **refused, **({"retry_after": 1} if judgement == "limit" else {}))
     elif isinstance(decision, Halt):
         log.add(ev.RUN_SUSPENDED, reason=decision.reason)
         log.claim()
@@ -118,8 +131,15 @@ def _resolve(draw: st.DrawFn, log: Log) -> None:
         log.add(ev.STEP_RESOLVED, draw(st.sampled_from(doubtful)), how=how)
 
 
+def _answer(draw: st.DrawFn, log: Log) -> None:
+    """Somebody decides on a step that is blocked, or was, or on one that never was."""
+    if log.state.steps:
+        step = draw(st.sampled_from(sorted(log.state.steps)))
+        log.add(draw(st.sampled_from([ev.STEP_APPROVED, ev.STEP_REJECTED])), step, by="ann", note=None, message="m1")
+
+
 def _fail(draw: st.DrawFn, log: Log) -> None:
-    failed = sorted(step.id for step in log.state.steps.values() if step.status == "failed")
+    failed = sorted(step.id for step in log.state.steps.values() if step.status in {"failed", "denied"})
     retry = draw(st.lists(st.sampled_from(failed), unique=True)) if failed else []
     log.add(ev.RUN_ENDED, outcome="failed", reason="error", retry=retry)
     log.claim()
@@ -145,6 +165,7 @@ _ACTS: tuple[Act, ...] = (
     _progress,
     _claim,
     _resolve,
+    _answer,
     _fail,
 )
 
@@ -202,7 +223,10 @@ _TYPES = st.sampled_from(
         ev.RUN_ENDED,
         ev.LOG_RECOVERED,
         "drift.accepted",
-        "step.approved",
+        ev.STEP_DENIED,
+        ev.STEP_BLOCKED,
+        ev.STEP_APPROVED,
+        ev.STEP_REJECTED,
     ]
     + [ev.STEP_STARTED, ev.STEP_PROGRESSED, ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED] * 3
 )
@@ -221,6 +245,9 @@ _DATA = st.fixed_dictionaries(
         "reason": st.text(max_size=3),
         "retry": st.lists(st.sampled_from([*STEP_IDS, "s_unknown"]), max_size=3),
         "job": st.sampled_from([{"id": "job_1"}, None]),
+        "judged": st.sampled_from([{"policy": {"took": {"r": [1, 2]}}}, {"policy": {}}, {}, None]),
+        "retry_after": st.integers(0, 3),
+        "expires": st.integers(0, 3) | st.none(),
         "job_open": st.booleans(),
         "progressed": st.integers(0, 2),
         "unreplayable": st.just({"path": "result"}),

@@ -7,13 +7,15 @@ number, as they do in the state of a log file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from hashlib import sha256
 from itertools import repeat
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from steplog._kernel import controls, fold_control, fold_steps
 from steplog._kernel import fold as folding
+from steplog._kernel.controls import Controls
 from steplog._kernel.state import RunState, Source, StepState
 
 _FLAGS: Final = ("streamed", "orphan", "allowed", "doubt", "incomplete", "lost", "settled")
@@ -24,7 +26,9 @@ _PLAIN: Final = tuple(attribute.name for attribute in fields(StepState) if attri
 # Numbers that mostly grow by the same, so that the differences take next to no space.
 _GROWING: Final = ("start", "started_seq", "end", "finished_seq", "after")
 _SETS: Final = ("retry", "live", "given_up", "superseded")
-_REBUILT: Final = {*_SETS, "steps", "followers", "inner", "source", "names"}
+_REBUILT: Final = {*_SETS, "steps", "followers", "inner", "controls", "source", "names"}
+# All whose functions change a state.
+_FOLDING: Final = (folding, fold_steps, fold_control, controls)
 _OF_RUN: Final = tuple(attribute.name for attribute in fields(RunState) if attribute.name not in _REBUILT)
 
 
@@ -45,6 +49,7 @@ def pack(state: RunState) -> dict[str, Any]:
     following = {step_id for ids in state.followers.values() for step_id in ids}
     return {
         "run": {name: getattr(state, name) for name in _OF_RUN},
+        "controls": None if state.controls is None else asdict(state.controls),
         "sets": {name: sorted(getattr(state, name)) for name in _SETS},
         "names": list(names),
         "steps": columns,
@@ -60,6 +65,8 @@ def unpack(tree: dict[str, Any], source: Source) -> RunState:
     """
     names, columns = tree["names"], tree["steps"]
     state = RunState(**tree["run"], source=source)
+    if tree["controls"] is not None:
+        state.controls = Controls(**tree["controls"])
     for name in _SETS:
         setattr(state, name, set(tree["sets"][name]))
     state.names = {name: name for name in names if name is not None}
@@ -121,13 +128,15 @@ def fold_digest() -> str:
     may have changed.
     """
     digest = sha256()
-    digest.update(repr([attribute.name for kind in (RunState, StepState) for attribute in fields(kind)]).encode())
-    for name, value in sorted(vars(folding).items()):
-        if isinstance(value, FunctionType):
-            digest.update(name.encode())
-            _add(digest, value.__code__)
-        elif name.isupper() and isinstance(value, (str, frozenset)):
-            digest.update(f"{name} {sorted(value)}".encode())
+    kinds = (RunState, StepState, Controls)
+    digest.update(repr([attribute.name for kind in kinds for attribute in fields(kind)]).encode())
+    for module in _FOLDING:
+        for name, value in sorted(vars(module).items()):
+            if isinstance(value, FunctionType):
+                digest.update(name.encode())
+                _add(digest, value.__code__)
+            elif name.isupper() and isinstance(value, (str, frozenset)):
+                digest.update(f"{name} {sorted(value)}".encode())
     digest.update(repr([(type_, function.__name__) for type_, function in folding._TRANSITIONS.items()]).encode())  # noqa: SLF001  # the table is part of what folding does
     return digest.hexdigest()
 

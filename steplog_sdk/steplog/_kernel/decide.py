@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from steplog._kernel.fold import FAILED, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
+from steplog._kernel.fold import DONE, FINISHED, INDETERMINATE, REPEATABLE, RUNNING, RunState, StepState
 from steplog._kernel.fork import why_refused
 
 # What a mode permits, from least to most. The stricter of the recorded and the declared mode counts, with one
@@ -182,7 +182,7 @@ def _recorded(state: RunState, step: StepState, effect: Effect, on_drift: str) -
     if step.given_up is not None and not step.allowed and (state.last_start > step.given_up or state.completed_once):
         return Forsaken(step)
     if step.status in FINISHED:
-        if step.lost or step.status == FAILED:
+        if step.lost or step.status != DONE:
             return _marred(state, step, effect)
         return _replay(Replay, (step,))
     decision = _unfinished(step, effect)
@@ -214,7 +214,7 @@ _replay: Final = tuple.__new__
 
 def _marred(state: RunState, step: StepState, effect: Effect) -> Decision:
     """Decide on a step that has failed, or whose outcome is lost."""
-    if step.status == FAILED and step.id in state.retry and not state.completed_once:
+    if step.id in state.retry and not state.completed_once:
         return Proceed(step.attempt + 1, attach=_attaches(step, effect))
     if not step.lost:
         return Replay(step)

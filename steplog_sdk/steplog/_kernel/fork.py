@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
-from steplog._kernel.fold import CLOSED_OUTCOMES, DONE, FINISHED, RunState, StepState, fold
+from steplog._kernel.fold import CLOSED_OUTCOMES, DENIED, DONE, FINISHED, RunState, StepState, fold
 
 if TYPE_CHECKING:
     from steplog._kernel.decide import Effect
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORKED: Final = "forked"
 """Reason code of a run that was forked off and has not been started."""
 
-_ENDS: Final = frozenset({ev.STEP_FINISHED, ev.STEP_RESOLVED})
+_ENDS: Final = frozenset({ev.STEP_FINISHED, ev.STEP_RESOLVED, ev.STEP_DENIED, ev.STEP_REJECTED})
 # They tell of the file that the events stood in.
 _OF_THE_FILE: Final = frozenset({ev.LOG_RECOVERED, ev.LOG_WEAKENED})
 
@@ -64,7 +64,7 @@ def prefix(events: Sequence[Event], at: StepState | None) -> Prefix:
 
 
 def _may_be_real(step: StepState) -> bool:
-    return step.status == DONE or step.settled or step.given_up is not None
+    return step.status != DENIED and (step.status == DONE or step.settled or step.given_up is not None)
 
 
 def _is_end(event: Event) -> bool:

@@ -12,13 +12,18 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from steplog._kernel.controls import Controls
+
 PENDING: Final = "pending"
 RUNNING: Final = "running"
 DONE: Final = "done"
 FAILED: Final = "failed"
+DENIED: Final = "denied"
+BLOCKED: Final = "blocked"
 INDETERMINATE: Final = "indeterminate"
 
-FINISHED: Final = frozenset({DONE, FAILED})
+FINISHED: Final = frozenset({DONE, FAILED, DENIED})
+"""A step in one of these has an outcome. One that was denied has not run, and will not: that is its outcome."""
 
 UNNAMED: Final = "?"
 """A branch of which the log, of an earlier release, says no more than that it was one."""
@@ -50,10 +55,11 @@ class StepState:
         scope: id of the enclosing step, or "".
         after: id of the step that last finished in the same context when this one was submitted, or None.
         mode: idempotency mode of the newest attempt.
-        status: pending, running, done, failed, skipped or indeterminate.
-        attempt: number of the newest attempt, from 1.
-        start: data of its newest `step.started`, or that event's number; `started` gives the data.
-        started_seq: sequence number of its first `step.started`.
+        status: pending, running, done, failed, skipped, denied, blocked or indeterminate.
+        attempt: number of the newest attempt, from 1; 0 where none has begun.
+        start: data of the newest event that says what it asks for (`step.started`, or `step.denied` or `step.blocked`),
+            or that event's number; `started` gives the data.
+        started_seq: sequence number of its first event.
         started_ts: timestamp of its newest start, for people.
         request: what identical submissions of one scope have in common, namely the id of the first of them.
         occurrence: how many identical submissions came before it in its scope.
@@ -67,13 +73,14 @@ class StepState:
         allowed: an operator said that the next attempt may run whatever the mode.
         doubt: an attempt before the newest one was an orphan that nobody settled, so it may have happened.
         given_up: sequence number of the note that the caller stopped waiting for it, or None.
-        end: data of its newest `step.finished` or `step.resolved`, or that event's number, or None; `finished` gives
-            the data.
+        end: data of its newest `step.finished`, `step.resolved`, `step.denied` or `step.rejected`, or that event's
+            number, or None; `finished` gives the data.
         finished_seq: sequence number of the event that finished it, or None.
         finished_ts: timestamp of its end, for people.
         incomplete: its outcome refers to pieces that are not in the log.
         lost: its outcome cannot be given back: it could not be encoded, a secret was taken out, or it is incomplete.
-        settled: its outcome stands for ever: an operator's word, or that of a call that may have had its effect.
+        settled: its outcome stands for ever: an operator's word, a denial, or that of a call that may have had its
+            effect.
         notes: data of its newest attempt's `step.progressed` events, or their numbers; `progressed` gives the data.
         job: what the provider calls the work that it has been given, where it can be taken up again; else None.
     """
@@ -111,12 +118,12 @@ class StepState:
 
     @property
     def started(self) -> Data:
-        """Data of its newest `step.started`. Raises what `Source.read` raises."""
+        """Data of the newest event that says what it asks for. Raises what `Source.read` raises."""
         return self._read(self.start)[0]
 
     @property
     def finished(self) -> Data | None:
-        """Data of its newest `step.finished` or `step.resolved`, or None. Raises what `Source.read` raises."""
+        """Data of the event that ended it, or None. Raises what `Source.read` raises."""
         return None if self.end is None else self.read_end()[0]
 
     def read_end(self) -> tuple[Data, bytes | None]:
@@ -216,6 +223,7 @@ class RunState:
         given_up: ids of steps that were given up in this epoch.
         superseded: ids of steps that followed the failure of a step which was then tried again.
         modules: by target, the module that its newest line with one names; lines behind it leave it out.
+        controls: what was judged of its steps and said to it; None where nothing was.
         source: the log that gives event data back, so that steps keep numbers; None where they keep the data.
         names: kinds, targets, modes and modules, each once.
     """
@@ -243,6 +251,7 @@ class RunState:
     given_up: set[str] = field(default_factory=set)
     superseded: set[str] = field(default_factory=set)
     modules: dict[str, str | None] = field(default_factory=dict)
+    controls: Controls | None = None
     source: Source | None = field(default=None, compare=False, repr=False)
     names: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -258,6 +267,7 @@ class RunState:
             given_up=set(self.given_up),
             superseded=set(self.superseded),
             modules=dict(self.modules),
+            controls=None if self.controls is None else self.controls.copy(),
             names=dict(self.names),
         )
 

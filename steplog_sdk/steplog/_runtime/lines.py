@@ -32,6 +32,8 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
     opening, rest = _constants(call.kind, call.target, call.mode, module, ticket.account)
     key = "" if call.mode == "safe" else f',"key":"{ticket.key}"'
     text = f"{opening}{_place(ticket)}{key}{rest}"
+    if ticket.judged:
+        text += f',"judged":{orjson.dumps(ticket.judged).decode()}'
     if ticket.earlier is not None:
         # Said again, because this attempt may die before it has heard anything.
         text += f',"job":{orjson.dumps(ticket.earlier.job).decode()}'
@@ -45,17 +47,24 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
         known = said in innocent
         line = sink.text(data, args if known else None)
         if line is data:
-            if ticket.attempt == 1:
+            if ticket.attempt == 1 and not ticket.judged:
                 sink.facts = _begun(ticket, said)
             if not known and len(innocent) < _INNOCENT:
                 innocent.add(said)
         return line
     data = b'%b,"request":%b}' % (text.encode(), sink.dumps(call.request))
     line = sink.text(data)
-    if line is data and ticket.earlier is None and ticket.attempt == 1:
+    if line is data and ticket.earlier is None and ticket.attempt == 1 and not ticket.judged:
         sink.facts = _begun(ticket, said)
         sink.facts.streamed = bool(call.request.get("stream"))
     return line
+
+
+def refused(ticket: Ticket, detail: dict[str, Any], sink: Sink) -> bytes:
+    """The data of an event that says what was asked for, and why it did not begin: `intent`, and a detail beside it."""
+    asked = intent(ticket, sink)
+    sink.facts = None
+    return b"%b,%b" % (asked[:-1], sink.apart(detail)[1:])
 
 
 def _begun(ticket: Ticket, said: tuple[str, str, str, str | None, str]) -> StepState:

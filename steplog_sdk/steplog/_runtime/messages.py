@@ -13,6 +13,7 @@ from steplog.errors import (
     LogFailed,
     SteplogError,
     StoreError,
+    Suspended,
     Unrecorded,
     Unreplayable,
 )
@@ -275,6 +276,18 @@ def locked(run: Named, step: StepState, why: str) -> Unreplayable:
         f"Nothing was executed. Then carry on:\n  {resume}"
     )
     return Unreplayable(message, run_id=run.run_id, step=step.id, commands=())
+
+
+def blocked(run: Named, step: StepState, rule: str, reason: str) -> Suspended:
+    """The interrupt for a step that may not begin before somebody has approved it."""
+    commands = tuple(run.command(verb, step.id) for verb in ("approve", "reject", "show"))
+    approve, reject, show = commands
+    message = (
+        f"run {run.run_id}: {describe(step)} needs approval: {reason}\n"
+        f"Rule {rule} asks for it. The step has not begun. Look at it, decide, and resume:\n"
+        f"  {show}\n  {approve}\n  {reject}"
+    )
+    return Suspended(message, run_id=run.run_id, step=step.id, commands=(approve, reject, run.command("resume")))
 
 
 def why_unreplayable(outcome: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from steplog._runtime.context import frame, inside
 from steplog._runtime.door import active, place_of
 from steplog._runtime.drive import Steps, run, run_async
 from steplog._runtime.items import AsyncItems, Items, ReplayedAsyncItems, ReplayedItems
-from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
+from steplog._runtime.outcome import ARGUMENTS, done, failure, raised, returned
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import InvalidArgument
 
@@ -36,20 +36,33 @@ def begin(call: Call) -> Ticket | None:
 
     Raises:
         Interrupt: the run is halted, or halts because of this effect.
+        StepDenied: the run's policy denies it, or has denied it when it was recorded.
         NotInRun: no run is open here, under `install(strict=True)`.
         InvalidArgument: the call's kind or mode is none that an interceptor may use.
         EncodeError: `args` cannot be recorded.
     """
     _check(call)
     place = place_of(call.kind, call.target, call.mode)
-    return None if place is None else settle.begin(place.recorder, call, place)
+    return None if place is None else _permitted(settle.begin(place.recorder, call, place))
 
 
 async def begin_async(call: Call) -> Ticket | None:
     """Submit an effect from a task. The event loop never waits for the disk."""
     _check(call)
     place = place_of(call.kind, call.target, call.mode)
-    return None if place is None else await settle.begin_async(place.recorder, call, place)
+    return None if place is None else _permitted(await settle.begin_async(place.recorder, call, place))
+
+
+def _permitted(ticket: Ticket) -> Ticket:
+    """Raise the denial of a step that was denied, now or when it was recorded.
+
+    Here, so that an interceptor treats it like any refusal of the recorder, and need not know what a denial is.
+    """
+    if ticket.recorded is None or not ticket.recorded.denied:
+        return ticket
+    error = raised(ticket)
+    ticket.replayed(error)
+    raise error
 
 
 def foresee(call: Call) -> dict[str, Any] | None:

@@ -41,6 +41,7 @@ from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, Reente
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
+    from steplog._runtime.control import Control
     from steplog._runtime.journal import Journal
 
 log: Final = logging.getLogger("steplog")
@@ -59,6 +60,7 @@ class Recorder:
         dispatch: what this process has asked for so far.
         halted: the interrupt that stopped the run, or None.
         handle: the `Run` that the program holds.
+        control: who is asked before an effect may begin; None where nobody is.
         turns: the order in which recorded results are given back.
         on_drift: what to do when the program no longer does what the log says.
         drift_grace: seconds without a new request after which what other branches may ask for counts as missing.
@@ -93,6 +95,7 @@ class Recorder:
         # Asked once: there may be a hundred thousand of them.
         self._tells = log.isEnabledFor(logging.DEBUG)
         self.dispatch = Dispatch(self, on_drift)
+        self.control: Control | None = None
         self.turns = Turns(journal.state, self.dispatch.runs_ahead)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}

@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Replay
+from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Proceed, Replay
 from steplog._kernel.fold import StepState
 from steplog._runtime import messages
 from steplog._runtime.accounts import await_accounts
@@ -102,7 +102,7 @@ def settle(recorder: Recorder, question: Question, *, may_wait: bool) -> Steps[T
         may_wait: whether other branches can go on while this one waits; not so for a plain call in an event loop.
 
     Returns:
-        Its ticket; it has the recorded outcome, or its intent is written.
+        Its ticket; it has the recorded outcome, which may be that it was denied just now, or its intent is written.
 
     Raises:
         Interrupt: the run is halted, or halts because of this effect.
@@ -123,20 +123,31 @@ def settle(recorder: Recorder, question: Question, *, may_wait: bool) -> Steps[T
         return replayed(recorder, call, place, decision.step)
     if isinstance(decision, Forsaken):
         raise (yield from _wait_to_be_cancelled(recorder, decision.step))
+    ticket = _ticket(recorder, question, effect, occurrence, decision)
+    yield from _let_others_ask(recorder, may_wait=may_wait)
+    if recorder.control is not None:
+        yield from recorder.control.judge(ticket, may_wait=may_wait)
+    if ticket.recorded is None and not ticket.verify:
+        yield from recorder.proceed(ticket)
+    return ticket
+
+
+def _ticket(
+    recorder: Recorder, question: Question, effect: Effect, occurrence: int, decision: Proceed | Halt
+) -> Ticket:
+    """The ticket of an effect that may run as far as the log is concerned. Halts the run where it may not."""
+    call, _, hashed, branch, _, _ = question
     ticket = Ticket(recorder, call, effect)
     ticket.hashed = (hashed, occurrence)
-    ticket.branch, ticket.account = branch, dispatch.account(call) if call.account else ""
+    ticket.branch, ticket.account = branch, recorder.dispatch.account(call) if call.account else ""
     if isinstance(decision, Halt):
         raise recorder.halt(explain(recorder, decision, call, effect, ticket))
-    if decision.attempt > 1:
+    if decision.attempt > 1 or effect.id in recorder.journal.state.retry:
         recorder.begins_again(effect)
     ticket.attempt = decision.attempt
     ticket.verify = decision.verify
     if decision.attach:
         ticket.earlier = Earlier(recorder, recorder.journal.state.steps[effect.id])
-    yield from _let_others_ask(recorder, may_wait=may_wait)
-    if not decision.verify:
-        yield from recorder.proceed(ticket)
     return ticket
 
 

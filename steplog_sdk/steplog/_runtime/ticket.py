@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Effect
-from steplog._kernel.fold import StepState
+from steplog._kernel.fold import DENIED, FAILED, StepState
 from steplog._runtime import collector, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.context import advance
@@ -80,20 +80,22 @@ class Recorded:
 
     Attributes:
         step: the step.
-        outcome: `done` or `failed`.
-        data: data of its `step.finished` or `step.resolved`, body forms not yet resolved.
+        outcome: `done` or `failed`; also `failed` where it was denied.
+        denied: it was denied, and has not run.
+        data: data of the event that ended it, body forms not yet resolved.
         progressed: data of its `step.progressed` events, in order, body forms not yet resolved.
 
     Raises:
         Interrupt: the log gives it back no more. The run halts.
     """
 
-    __slots__ = ("_recorder", "data", "outcome", "progressed", "step")
+    __slots__ = ("_recorder", "data", "denied", "outcome", "progressed", "step")
 
     def __init__(self, recorder: Recorder, step: StepState, data: dict[str, Any] | None = None) -> None:
         self._recorder = recorder
         self.step = step
-        self.outcome = step.status
+        self.denied = step.status == DENIED
+        self.outcome = FAILED if self.denied else step.status
         self.data: dict[str, Any] = recorder.read(step)[0] if data is None else data
         if "exact" in self.data:
             self.data = self._fetch(whole_data, self.data)
@@ -159,6 +161,7 @@ class Ticket:
         earlier: the job that is to be taken up instead of being begun anew, or None.
         noted: what is known of this attempt before it has ended; None where nothing was.
         verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
+        judged: what the gates that were asked say of it, by gate, for its `step.started`; None where there are none.
         changes: what a fork changes in the request, as paths and values; the effect is to be executed with them.
     """
 
@@ -167,6 +170,7 @@ class Ticket:
     noted: Notes | None = None
     attempt = 1
     verify = False
+    judged: dict[str, Any] | None = None
     changes: Sequence[tuple[str, Any]] = ()
     finished = False
     began = 0.0

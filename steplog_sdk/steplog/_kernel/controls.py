@@ -1,0 +1,37 @@
+"""What a folded log says of how its run is steered: judgements, approvals, limits.
+
+Every field is a plain JSON tree, so that a checkpoint keeps it as it is, and only what folding needs to answer a
+question about the next step; the data of the events stays in the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+Tree = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Controls:
+    """The control state of one run.
+
+    Attributes:
+        held: by the id of each step that has been blocked: `rule`, `seq` of the event, `expires` (milliseconds since
+            1970, or None), and once somebody has decided, `approved` or `rejected` with `by`, `note` and `message`.
+        buckets: by the id of a rule with a rate: tokens left when one was last taken, and when that was
+            (milliseconds since 1970, as the judging process read its clock).
+    """
+
+    held: dict[str, Tree] = field(default_factory=dict)
+    buckets: dict[str, list[float]] = field(default_factory=dict)
+
+    def copy(self) -> Controls:
+        """The same, sharing nothing mutable."""
+        return Controls(**{attribute.name: _copied(getattr(self, attribute.name)) for attribute in fields(self)})
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    return [_copied(value) for value in tree] if isinstance(tree, list) else tree

@@ -241,3 +241,34 @@ def test_the_answer_of_a_later_attempt_is_the_one_that_counts():
         ask("It is 42,000.")
     found = stopped.value.__cause__
     assert "the recorded value is the result of #1 tool_call" in str(found)
+
+
+@pytest.mark.parametrize("times, told", [(1, "once, and was"), (3, "3 times, and each was")])
+def test_a_call_that_is_made_once_more_than_it_is_recorded_is_said_to_be_that(times, told):
+    def program(count: int, last: str) -> None:
+        for _ in range(count):
+            chat([{"role": "user", "content": "Tell me a joke."}])
+        ask(last)
+
+    def message(count: int, last: str, live: bool) -> str:
+        with pytest.raises(steplog.RunStopped) as stopped:
+            if live:
+                with steplog.run("r"):
+                    program(count, last)
+            else:
+                with steplog.replay("r"), steplog.run("r"):
+                    program(count, last)
+        return str(stopped.value.__cause__)
+
+    with steplog.run("r"):
+        program(times, "end")
+
+    for live in (True, False):
+        assert f"An equal call is recorded {told} already played" in message(times + 1, "end", live)
+        assert "An equal call" not in message(times, "another end", live)
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r"), steplog.run("r"):
+        program(times, "end")
+        ask("end")
+    assert "the run was recorded to its end without it.\nAn equal call is recorded once, and" in str(
+        stopped.value.__cause__
+    )

@@ -343,6 +343,7 @@ def test_the_same_request_once_more_is_not_answered_twice(suite):
     found = suite.run()
 
     found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["An equal call is recorded once, and was already played*"])
     assert suite.hits == 1
 
 

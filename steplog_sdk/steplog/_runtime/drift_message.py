@@ -9,7 +9,7 @@ from steplog._kernel.codec import decode
 from steplog._kernel.drift import Difference, common_prefix, windows
 from steplog._kernel.drift_chat import told
 from steplog._runtime import origin
-from steplog._runtime.messages import Named, describe
+from steplog._runtime.messages import Named, describe, once_more
 from steplog.errors import DecodeError, DriftDetected
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def drift(run: Named, state: RunState, asked: str, halt: Halt, evidence: Evidenc
         facts["source"] = source.kind
     at = f" at {evidence.site}" if evidence.site else ""
     what = [f"run {run.run_id}: the program asks for {asked}{at}, which its log does not hold at this place."]
+    what += [once_more(evidence.again)] if evidence.again else []
     what += _recorded_here(state, halt, evidence)
     what += _difference(evidence)
     why = _why(evidence)

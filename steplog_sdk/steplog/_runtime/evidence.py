@@ -48,6 +48,7 @@ class Evidence(NamedTuple):
         upstream: the first step before it that went otherwise, in a sentence; "" where none is known.
         revisions: how the code has changed since the run began; "" where it has not.
         site: the line of the program that asks, as `agent.py:88 in plan`; "" where that is not known.
+        again: how many equal calls are recorded, where all of them were asked for before; else 0.
     """
 
     nearest: StepState | None = None
@@ -61,6 +62,7 @@ class Evidence(NamedTuple):
     upstream: str = ""
     revisions: str = ""
     site: str = ""
+    again: int = 0
 
 
 def gather(recorder: Recorder, halt: Halt, call: Call, effect: Effect) -> Evidence:

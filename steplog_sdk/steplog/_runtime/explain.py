@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steplog._kernel.identity import args_hash, step_id
 from steplog._runtime import forked, messages
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect, ticket: 
     """The interrupt for a submitted call that may not run and has no recorded outcome to return."""
     run, state, asked = recorder.named, recorder.journal.state, f"{call.kind} {call.target}"
     if halt.reason == "unrecorded":
-        return messages.unrecorded(run, state, asked, halt.step)
+        return messages.unrecorded(run, state, asked, halt.step, _again(recorder, call, effect))
     if halt.reason == "simulated":
         if ticket is not None and halt.step is None:
             forked.note_refused(ticket)
@@ -35,4 +36,13 @@ def explain(recorder: Recorder, halt: Halt, call: Call, effect: Effect, ticket: 
     from steplog._runtime.drift_message import drift
     from steplog._runtime.evidence import gather
 
-    return drift(run, state, asked, halt, gather(recorder, halt, call, effect), replaying=not recorder.dispatch.live)
+    evidence = gather(recorder, halt, call, effect)._replace(again=_again(recorder, call, effect))
+    return drift(run, state, asked, halt, evidence, replaying=not recorder.dispatch.live)
+
+
+def _again(recorder: Recorder, call: Call, effect: Effect) -> int:
+    """How many equal calls of this scope are recorded, where the program has asked for all of them before; else 0."""
+    first = step_id(effect.scope, call.kind, call.target, call.hashed or args_hash(call.args), 0)
+    equal = [step.id for step in recorder.journal.state.steps.values() if step.request == first]
+    seen = recorder.dispatch.seen
+    return len(equal) if all(step in seen for step in equal) else 0

@@ -148,7 +148,13 @@ def _named(cause: BaseException) -> str:
     return str(cause) if isinstance(cause, SteplogError) else f"{type(cause).__name__}: {cause}".rstrip(": ")
 
 
-def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None) -> Unrecorded:
+def once_more(count: int) -> str:
+    """What to say where a program makes a call once more than it is recorded."""
+    times = "once, and was already played" if count == 1 else f"{count} times, and each was already played"
+    return f"An equal call is recorded {times}: the program makes it once more than it did."
+
+
+def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None, again: int = 0) -> Unrecorded:
     """The interrupt of a replay for a call without a recorded outcome.
 
     Args:
@@ -156,6 +162,7 @@ def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None) 
         state: its folded log.
         asked: the call, in a few words.
         step: the recorded step that it is, where that began and has no outcome; else None.
+        again: how many equal calls are recorded, where all of them were asked for before; else 0.
     """
     if step is not None:
         what = (
@@ -166,6 +173,7 @@ def unrecorded(run: Named, state: RunState, asked: str, step: StepState | None) 
         what = f"the program asks for {asked}, and the run was recorded to its end without it."
     else:
         what = f"the program asks for {asked}; the recording ends before it."
+    what += f"\n{once_more(again)}" if again and step is None else ""
     commands = (run.command("show"),) if state.completed_once else (run.command("show"), run.command("resume"))
     then = "What was recorded:" if state.completed_once else "What was recorded, and how to go on from there, live:"
     listed = "\n".join(f"  {command}" for command in commands)

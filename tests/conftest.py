@@ -13,12 +13,18 @@ import pytest
 
 from steplog.testing import LocalProvider
 from tests.support.recorded import OWN
+from tests.support.thinned import SEED
 
 # A deadline would measure the machine, not the code; on a build machine the same examples are tried every time.
 hypothesis.settings.register_profile("steplog", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "steplog")
+
+
+def pytest_report_header() -> str:
+    """Which part of the long enumerations is tried."""
+    return f"part of the day: STEPLOG_THINNED={SEED}"
 
 
 def pytest_collection_finish() -> None:

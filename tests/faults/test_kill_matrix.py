@@ -29,6 +29,7 @@ from steplog.testing import Hit, LocalProvider, Reply
 from tests.faults.programs.agent import RUN, result_of
 from tests.support.processes import environment
 from tests.support.recorded import ROOT
+from tests.support.thinned import SEED, thinned
 
 Dispatch = Callable[[Path, str, str], int]
 
@@ -44,14 +45,14 @@ ANSWER = [
 STEPS = 17
 UNSAFE = {"book north", "book south", "restock tea", "restock cup", "send_mail ord_1", "charge fee"}
 
-# Each kind of moment, in how many tests (so that they spread over workers), and how many moments there are at least.
+# Each kind of moment, in how many tests (one of three is tried a day), and how many moments there are at least.
 # Concurrent appends share writes, so their number differs a little from run to run.
 KINDS = {
-    "append-before": (6, 26),
-    "append-after": (6, 26),
-    "append-torn": (6, 26),
-    "effect-before": (2, 8),
-    "effect-after": (2, 8),
+    "append-before": (3, 26),
+    "append-after": (3, 26),
+    "append-torn": (3, 26),
+    "effect-before": (3, 8),
+    "effect-after": (3, 8),
     "request": (1, 5),
 }
 
@@ -219,7 +220,12 @@ MATRIX = [
 ]
 
 
-@pytest.mark.parametrize("kind, first, stride, least", MATRIX)
+def turn(param: Any) -> int:
+    """A kind that is one test is tried every day."""
+    return int(param.values[1]) if param.values[2] > 1 else SEED
+
+
+@pytest.mark.parametrize("kind, first, stride, least", thinned(MATRIX, every=3, by=turn))
 def test_killed_anywhere_it_carries_on(kind, first, stride, least, tmp_path, provider, forked):
     killed = 0
     for number in itertools.count(first, stride):
@@ -232,7 +238,7 @@ def test_killed_anywhere_it_carries_on(kind, first, stride, least, tmp_path, pro
     assert killed >= least
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, every=2))
 def test_killed_again_and_again_it_carries_on(kind, tmp_path, provider, forked):
     """Each process lives a little longer than the one before."""
     case = Case(f"{kind}-each", tmp_path, provider, forked)
@@ -241,7 +247,9 @@ def test_killed_again_and_again_it_carries_on(kind, tmp_path, provider, forked):
     assert case.kills >= 5
 
 
-@pytest.mark.parametrize("plan", ["", "append-after:9", "append-torn:14", "effect-after:5", "request:2"])
+@pytest.mark.parametrize(
+    "plan", thinned(["", "append-after:9", "append-torn:14", "effect-after:5", "request:2"], every=3)
+)
 def test_a_process_of_its_own_fares_like_a_fork(plan, tmp_path, provider):
     case = Case(f"fresh-{plan.replace(':', '-')}", tmp_path, provider, fresh)
     case.check(case.run([plan]))

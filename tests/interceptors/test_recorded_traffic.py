@@ -15,19 +15,24 @@ import steplog
 from steplog.testing import LocalProvider
 from tests.support.recorded import OWN, SHARED, WHY_ABSENT, runs
 from tests.support.sdk_calls import call, covered, script, why_not
+from tests.support.thinned import thinned
 
 with_traffic = pytest.mark.skipif(not SHARED.exists(), reason=WHY_ABSENT)
 both_colours = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 OLDER_ANTHROPIC = int(anthropic.__version__.partition(".")[0]) < 1
+# Each exchange is made in one of these ways a day.
+WAYS = {"sync": (False, False), "async": (True, False), "async raw": (True, True)}
+EXCHANGES = [
+    pytest.param(exchange, *WAYS[way], id=f"{exchange.name}-{way}")
+    for number, exchange in enumerate(covered())
+    for way in (list(WAYS) * 2)[number % len(WAYS) :][: len(WAYS)]
+]
 RUNS = {name: parts for name, parts in runs() if all(why_not(part.tree) is None for part in parts)}
 
 
 @with_traffic
-@pytest.mark.parametrize(
-    "asynchronous,raw", [(False, False), (True, False), (True, True)], ids=["sync", "async", "async raw"]
-)
-@pytest.mark.parametrize("exchange", covered(), ids=lambda exchange: exchange.name)
+@pytest.mark.parametrize("exchange, asynchronous, raw", thinned(EXCHANGES, every=len(WAYS)))
 def test_an_exchange_is_returned_as_it_was(exchange, asynchronous, raw, home, offline):
     if OLDER_ANTHROPIC and raw and exchange.tree["sdk_call"] == "messages.batches.results":
         pytest.skip(f"anthropic {anthropic.__version__} has no raw form of it")
@@ -46,8 +51,7 @@ def test_an_exchange_is_returned_as_it_was(exchange, asynchronous, raw, home, of
 
 
 @with_traffic
-@both_colours
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name, asynchronous", thinned([(n, a) for n in RUNS for a in (False, True)], every=2))
 def test_a_run_of_an_agent_is_returned_as_it_was(name, asynchronous, home, offline):
     trees = [part.tree for part in RUNS[name]]
     with LocalProvider(*[entry for tree in trees for entry in script(tree)], repeat=False) as provider:

@@ -21,7 +21,7 @@ import pytest
 
 import steplog
 from steplog import plugins
-from steplog._runtime.commit import Commit
+from steplog.stores.writer import FileWriter
 from steplog_interceptors import ambient, clock
 
 
@@ -144,14 +144,14 @@ def test_a_finalizer_in_the_middle_of_an_append(home, monkeypatch):
         def __del__(self) -> None:
             seen.append(draw_all())
 
-    write = Commit._write
+    append = FileWriter.append
 
-    def writing(self: Commit, batch: Any) -> None:
+    def appending(self: FileWriter, *args: Any, **kwargs: Any) -> None:
         dropped = Dropped()
         del dropped
-        write(self, batch)
+        append(self, *args, **kwargs)
 
-    monkeypatch.setattr(Commit, "_write", writing)
+    monkeypatch.setattr(FileWriter, "append", appending)
     with steplog.run("r") as run:
         steplog.step("one", lambda: 1)
     assert targets(run) == ["one"]
@@ -179,15 +179,15 @@ def test_a_signal_handler_draws_freshly_wherever_it_strikes(home, monkeypatch, f
         "object": Handler(),
     }
     before = signal.signal(signal.SIGUSR1, handlers[form])
-    write = Commit._write
+    append = FileWriter.append
 
-    def writing(self: Commit, batch: Any) -> None:
+    def appending(self: FileWriter, *args: Any, **kwargs: Any) -> None:
         signal.raise_signal(signal.SIGUSR1)
-        write(self, batch)
+        append(self, *args, **kwargs)
 
     try:
         with monkeypatch.context() as patch, steplog.run("r") as run:
-            patch.setattr(Commit, "_write", writing)
+            patch.setattr(FileWriter, "append", appending)
             steplog.step("one", lambda: 1)
             patch.undo()
             struck = len(seen)

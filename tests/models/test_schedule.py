@@ -11,6 +11,7 @@ import pytest
 
 from steplog._kernel.fold import RunState
 from steplog._kernel.line import Chain, scan
+from steplog._kernel.state import begun
 from steplog._runtime import commit as commit_module
 from steplog._runtime import committer, group
 from steplog._runtime.commit import Commit
@@ -88,12 +89,13 @@ class Appender:
         self.acknowledged: list[str] = []
         self.failed: list[str] = []
 
-    def _submit(self, number: int, *, sync: bool) -> Entry:
+    def _entry(self, number: int, *, sync: bool) -> Entry:
         name = f"{self.name}.{number}"
         self.submitted.append(name)
-        entry = Entry("run.signal", name, b"{}", [], sync=sync)
-        self.play.commit.submit(entry)
-        return entry
+        # A step that begins, or an event of any other kind: where there is one alone, they go different ways.
+        begins = begun(name, ("", None, ""), ("local", name, "safe", None, ""), name, 0)
+        facts = begins if self.play.schedule.random.random() < 0.6 else None
+        return Entry("run.signal", name, b"{}", [], sync=sync, facts=facts)
 
     def _sleep(self) -> bool:
         asleep = self.play.schedule.random.random() < self.play.sleepiness
@@ -114,8 +116,11 @@ class Appender:
             self._sleep()
             began = self.play.schedule.now
             try:
-                entry = self._submit(number, sync=sync)
-                self.play.commit.wait(entry)
+                entry = self._entry(number, sync=sync)
+                if self.play.schedule.random.random() < 0.6:
+                    self.play.commit.write(entry)
+                else:
+                    self.play.commit.wait(self.play.commit.submit(entry))
                 self._went_on(entry)
             except (StoreError, LogFailed):
                 self.failed.append(self.submitted[-1])
@@ -135,7 +140,7 @@ class Appender:
             self.play.blocked = self._sleep() or self.play.blocked
             began = self.play.schedule.now
             try:
-                entry = self._submit(number, sync=sync)
+                entry = self.play.commit.submit(self._entry(number, sync=sync))
                 future = self.play.commit.wait_in_loop(entry)
                 if future is not None:
                     yield future

@@ -339,6 +339,22 @@ def test_a_moved_or_replaced_run_ends_the_lease(store):
         writer.close()
 
 
+def test_without_syncs_the_log_is_missed_once_a_millisecond_has_passed(tmp_path, monkeypatch):
+    store = FileStore(tmp_path, durability="process")
+    path, chain = written(store)
+    writer = store.open("r")
+    now = [1000.0]
+    monkeypatch.setattr("steplog.stores.writer.time.monotonic", lambda: now[0])
+    fill(writer, chain)
+    path.unlink()
+    now[0] += 0.0005
+    fill(writer, chain)
+    now[0] += 0.0006
+    with pytest.raises(LeaseLost, match="moved or deleted"):
+        fill(writer, chain)
+    writer.close()
+
+
 def test_closing_the_log_elsewhere_in_the_process_keeps_the_lock(store):
     path, chain = written(store)
     writer = store.open("r")

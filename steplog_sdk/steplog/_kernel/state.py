@@ -169,7 +169,7 @@ def begun(
     request: str,
     occurrence: int,
 ) -> StepState:
-    """The state of a step whose first attempt is about to be written; `fold.begin` says where.
+    """The state of a step whose first attempt is about to be written; `fold.begin` puts in where.
 
     It does what `StepState(...)` does, in half the time: every recorded step pays for it.
 
@@ -184,9 +184,9 @@ def begun(
     step.id, step.request, step.occurrence = step_id, request, occurrence
     step.scope, step.after, step.branch = place
     step.kind, step.target, step.mode, step.module, step.account = call
-    step.status, step.attempt, step.start, step.started_seq, step.started_ts = RUNNING, 1, -1, -1, ""
+    step.status, step.attempt = RUNNING, 1
     step.streamed = step.orphan = step.allowed = step.doubt = step.incomplete = step.lost = step.settled = False
-    step.source = step.given_up = step.end = step.finished_seq = step.finished_ts = step.job = None
+    step.given_up = step.end = step.finished_seq = step.finished_ts = step.job = None
     step.notes = []
     return step
 

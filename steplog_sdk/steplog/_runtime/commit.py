@@ -65,6 +65,83 @@ class Commit(Group):
         self._pending.append(entry)
         return entry
 
+    def write(self, entry: Entry) -> None:
+        """Put an entry in line and return when the program may go on; for a thread. Raises as `submit` and `wait`.
+
+        It is what those two do, the short way where nobody else appends, which is most of the time.
+        """
+        pending = self._pending
+        if (
+            (self._broken or self._closed or self._under_way)
+            or process.pid != self._pid
+            or len(entry.data) > _MAX_DATA
+            or entry.bodies
+            or self._leading.locked()
+        ):
+            self.wait(self.submit(entry))
+            return
+        entry.commit = self
+        pending.append(entry)
+        thread = get_ident()
+        try:
+            # As in `_write_as_leader`: no interruption can come between these two lines.
+            with self._leading:
+                self._leader = thread
+                try:
+                    if len(pending) == 1 and not (entry.done or self._under_way):
+                        self._write_alone(entry)
+                finally:
+                    self._leader = 0
+        finally:
+            if pending:
+                self._hand_on()
+        if not entry.done:
+            self.wait(entry)
+        elif entry.error is not None:
+            raise entry.error
+
+    def _write_alone(self, entry: Entry) -> None:
+        """What `_write_batch` does, with the only one that is in line."""
+        error = self._broken
+        try:
+            if error is None:
+                self._append_one(entry)
+        except StoreError as failed:
+            error = failed
+        except LeaseLost as failed:
+            error = self._broken = failed
+        except BaseException as failed:
+            error = self._broken = self._interrupted(f"by {type(failed).__name__}")
+            raise
+        finally:
+            # No call may stand between the append and these lines: an interruption would have it written once more.
+            entry.error = error
+            entry.done = True
+        del self._pending[:1]
+
+    def _append_one(self, entry: Entry) -> None:
+        facts, state, chain = entry.facts, self.state, self._chain
+        begins = facts if type(facts) is StepState and facts.id not in state.steps else None
+        if (begins is None and facts is not True) or self._bodies_unsynced:
+            self._write([entry])
+            return
+        seq, before = chain.seq, chain.prev
+        ts = timestamp()
+        try:
+            line = chain.seal(entry.type, entry.step, ts, entry.data)
+            self._writer.append((line,), seq, sync=entry.sync)
+        except StoreError:
+            chain.rewind(Mark(seq, chain.epoch, before))
+            raise
+        with self._applying:
+            if begins is None:
+                end(state, entry.step or "", entry.data, seq, ts, chain.prev)
+            else:
+                begin(state, begins, entry.data, seq, ts, chain.prev)
+        writer = self._watched
+        if writer is not None and (writer.interval is not None or writer.weakness is not self._weakness):
+            self._look_after(writer)
+
     def check_usable(self) -> None:
         """Refuse a caller that must not, or can no longer, write.
 

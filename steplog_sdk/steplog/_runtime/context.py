@@ -114,11 +114,11 @@ def advance(recorder: Recorder, scope: str, step: str, who: Owner | None = None)
     """
     found = FRAME.get()
     if found is not None and found.recorder is recorder and found.scope == scope:
-        FRAME.set(_frame(Frame, (recorder, scope, step, who or owner(), found.branch)))
+        FRAME.set(new_frame(Frame, (recorder, scope, step, who or owner(), found.branch)))
 
 
-# As `Frame(...)` does it, without a second call.
-_frame: Final = tuple.__new__
+new_frame: Final = tuple.__new__
+"""Given `Frame` and its fields, what `Frame(...)` does, without a second call."""
 
 
 class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
@@ -131,7 +131,7 @@ class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
 
     def __enter__(self) -> None:
         self._outer = FRAME.get()
-        FRAME.set(_frame(Frame, self._frame))
+        FRAME.set(new_frame(Frame, self._frame))
 
     def __exit__(self, *_: object) -> None:
         FRAME.set(self._outer)

@@ -44,7 +44,7 @@ def run(steps: Steps[T]) -> T:
         while True:
             try:
                 if isinstance(wait, Entry):
-                    wait.commit.wait(wait)
+                    wait.in_line.wait(wait)
                 else:
                     _block(wait)
             except BaseException as error:  # noqa: BLE001  # thrown into the half, which decides and re-raises
@@ -63,7 +63,7 @@ async def run_async(steps: Steps[T]) -> T:
         while True:
             try:
                 if isinstance(wait, Entry):
-                    future = wait.commit.wait_in_loop(wait)
+                    future = wait.in_line.wait_in_loop(wait)
                     if future is not None:
                         await future
                         wait.check()

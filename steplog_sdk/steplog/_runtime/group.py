@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock, get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from steplog._kernel.state import StepState
@@ -42,12 +42,13 @@ class Entry:
         sync: whether somebody acts on its being there. Others need only be in line.
         done: it is in the log, or has failed.
         error: why it has failed, or None.
+        commit: whose line it is in, or None before it is in one.
         passed: the program has gone on while it was still in line.
         waiter: the lock on which a thread sleeps until it is done, or None.
         future: what a task awaits until it is done, or None.
     """
 
-    commit: Group
+    commit: Group | None = None
     done = False
     error: BaseException | None = None
     passed = False
@@ -59,7 +60,7 @@ class Entry:
         type_: str,
         step: str | None,
         data: bytes,
-        bodies: list[tuple[str, bytes]],
+        bodies: Sequence[tuple[str, bytes]],
         *,
         sync: bool,
         facts: Facts = None,
@@ -70,6 +71,12 @@ class Entry:
         self.bodies = bodies
         self.sync = sync
         self.facts = facts
+
+    @property
+    def in_line(self) -> Group:
+        """Whose line it is in."""
+        assert self.commit is not None
+        return self.commit
 
     def check(self) -> None:
         """Raise what kept it out of the log, if it has failed."""

@@ -56,6 +56,8 @@ class Journal:
         self.check_usable = self._commit.check_usable
         # Puts an entry in line, as `submit` does with what it makes one of.
         self.put = self._commit.submit
+        # Puts an entry in line and returns when the program may go on; for a thread.
+        self.write = self._commit.write
 
     @cached_property
     def fingerprints(self) -> Fingerprints:

@@ -11,8 +11,10 @@ import orjson
 
 from steplog._kernel.identity import step_id
 from steplog._kernel.state import StepState, begun
+from steplog._runtime.pack import is_ordinary
 
 if TYPE_CHECKING:
+    from steplog._kernel.redact import Redactor
     from steplog._runtime.pack import Sink
     from steplog._runtime.ticket import Ticket
 
@@ -21,6 +23,34 @@ log: Final = logging.getLogger("steplog")
 
 # How many different calls a run remembers to have no secret in their names. Few programs make as many.
 _INNOCENT: Final = 512
+
+
+def plain_intent(ticket: Ticket, redactor: Redactor) -> tuple[bytes, StepState] | None:
+    """What `intent` comes to for an ordinary first attempt, and what a fold makes of it; None for any other."""
+    call = ticket.call
+    said = (call.kind, call.target, call.mode, call.module, ticket.account)
+    state = ticket.recorder.journal.state
+    if call.request is not None or ticket.attempt > 1 or ticket.judged or said not in ticket.recorder.dispatch.innocent:
+        return None
+    given = ticket.given = orjson.dumps(call.args)
+    if not is_ordinary(given, redactor):
+        return None
+    module = "" if state.modules.get(call.target) == call.module else call.module
+    opening, rest = _constants(call.kind, call.target, call.mode, module, ticket.account)
+    key = "" if call.mode == "safe" else f',"key":"{ticket.key}"'
+    text = f'{opening}{_place(ticket)}{key}{rest},"args":'
+    return b"%b%b}" % (text.encode(), given), _begun(ticket, said)
+
+
+def plain_outcome(ticket: Ticket, detail: dict[str, Any], redactor: Redactor) -> bytes | None:
+    """What `outcome` comes to for an ordinary result, `done`; None for any other."""
+    if ticket.noted is not None or ticket.attempt > 1 or detail.keys() != _RESULT:
+        return None
+    total = time.perf_counter() - ticket.began
+    result = orjson.dumps(detail["result"])
+    if not is_ordinary(result, redactor):
+        return None
+    return b'{"outcome":"done","result":%b,"ms":{"total":%a}}' % (result, ms(total))
 
 
 def intent(ticket: Ticket, sink: Sink) -> bytes:
@@ -103,15 +133,6 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     """The data of an attempt's `step.finished`."""
     total = time.perf_counter() - ticket.began
     notes = ticket.noted
-    if outcome == "done" and notes is None and waited == 0.0 and detail.keys() == _RESULT:
-        # The ordinary tool: what `data` below comes to.
-        result = sink.stored(orjson.dumps(detail["result"]))
-        again = b',"attempt":%d' % ticket.attempt if ticket.attempt > 1 else b""
-        whole = b'{"outcome":"done"%b,"result":%b,"ms":{"total":%a}}' % (again, result, ms(total))
-        line = sink.text(whole, result)
-        if line is whole:
-            sink.facts = True
-        return line
     data: dict[str, Any] = {"outcome": outcome}
     if ticket.attempt > 1:
         data["attempt"] = ticket.attempt

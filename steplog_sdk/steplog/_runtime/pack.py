@@ -43,6 +43,11 @@ NOTHING: Final = Redactor(())
 """Takes nothing out: for what goes to a store that encrypts."""
 
 
+def is_ordinary(value: bytes, redactor: Redactor) -> bool:
+    """Whether a value in JSON stands in a line as it is; False where only a `Sink` can tell."""
+    return len(value) <= INLINE_LIMIT and not (_DOLLAR in value and _MARKED in value) and redactor.is_clear(value)
+
+
 class Sink:
     """Collects what one event puts into the body store, and takes secrets out of everything that it writes.
 

@@ -20,20 +20,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from steplog._kernel import events as ev
 from steplog._kernel.decide import Effect, Replay
 from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
-from steplog._runtime import forked, lines, messages
+from steplog._runtime import entries, forked, messages
 from steplog._runtime.blame import blame
-from steplog._runtime.blame import told as told_of
 from steplog._runtime.context import Frame, Owner, advance, branch_of
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Steps
 from steplog._runtime.group import Entry
-from steplog._runtime.pack import Sink
 from steplog._runtime.settle import Question
 from steplog._runtime.ticket import Call, Conclusion, Ticket
 from steplog._runtime.turns import Turn, Turns
@@ -175,36 +170,50 @@ class Recorder:
 
     def proceed(self, ticket: Ticket) -> Steps[None]:
         """Write the intent of an attempt; the effect may begin when this returns."""
+        entry = self._intend(ticket)
+        try:
+            yield self.journal.put(entry)
+        except BaseException as failed:
+            self._not_begun(ticket, entry, failed)
+            raise
+        self._begun(ticket)
+
+    def proceed_in_thread(self, ticket: Ticket) -> None:
+        """The same for a thread, which waits where there is something to wait for."""
+        entry = self._intend(ticket)
+        try:
+            self.journal.write(entry)
+        except BaseException as failed:
+            self._not_begun(ticket, entry, failed)
+            raise
+        self._begun(ticket)
+
+    def _intend(self, ticket: Ticket) -> Entry:
         if "fork" in self.journal.state.created:
             forked.amend(ticket)
         if ticket.attempt > 1:
             self.dispatch.enter(ticket.step)
-        try:
-            entry = self._intend(ticket)
-        except UNWRITTEN as failed:
+        return entries.intent(ticket)
+
+    def _not_begun(self, ticket: Ticket, entry: Entry, failed: BaseException) -> None:
+        """What follows from an intent that was not written, or whose caller was interrupted before the effect began."""
+        if isinstance(failed, UNWRITTEN):
             raise self.unwritten(ticket, failed, begun=False) from failed
-        try:
-            yield entry
-        except UNWRITTEN as failed:
-            raise self.unwritten(ticket, failed, begun=False) from failed
-        except BaseException:
-            # Cancelled or interrupted between intent and effect. Without this note an unsafe step would look as if
-            # it might have happened.
-            with contextlib.suppress(*UNWRITTEN):
-                self.journal.submit(ev.STEP_SKIPPED, ticket.step, b'{"reason":"interrupted before the effect began"}')
-                self.journal.flush_soon()
-            raise
+        if entry.commit is None:
+            return  # refused
+        # Cancelled or interrupted between intent and effect. Without this note an unsafe step would look as if it might
+        # have happened.
+        with contextlib.suppress(*UNWRITTEN):
+            self.journal.put(entries.skipped(ticket))
+            self.journal.flush_soon()
+
+    def _begun(self, ticket: Ticket) -> None:
         self.executed += 1
-        if log.isEnabledFor(logging.DEBUG):
+        if self._tells:
             log.debug(
                 "run %s: %s (%s) begins, attempt %d", ticket.run_id, ticket.call.target, ticket.step, ticket.attempt
             )
         ticket.began = time.perf_counter()
-
-    def _intend(self, ticket: Ticket) -> Entry:
-        sink = Sink(self.redactor, self.journal.store.bodies.name)
-        line, sync = lines.intent(ticket, sink), ticket.call.mode != "safe"
-        return self.journal.put(Entry(ev.STEP_STARTED, ticket.step, line, sink.bodies, sync=sync, facts=sink.facts))
 
     # outcome -----------------------------------------------------------------------------------------------------
 
@@ -222,46 +231,71 @@ class Recorder:
 
         Of one that was `left`, it is not what the executing code did last.
         """
-        if ticket.finished:
-            return
-        ticket.finished = True
-        self._open.pop(ticket.step, None)
-        if self.closed:
-            log.debug("run %s: step %s ended after its run was closed", ticket.run_id, ticket.step)
+        entry = self._conclude(ticket, outcome, detail, waited)
+        if entry is None:
             return
         try:
-            entry = self._conclude(ticket, outcome, detail, waited)
-        except Exception as failed:
-            # Whatever went wrong here, the effect has happened and its outcome is not in the log.
-            raise self.unwritten(ticket, failed, begun=True) from failed
-        try:
-            yield entry
+            yield self.journal.put(entry)
             if ticket.noted is not None:
                 ticket.noted.check()
-        except UNWRITTEN as failed:
-            raise self.unwritten(ticket, failed, begun=True) from failed
-        except BaseException as interruption:
-            # Interrupted while waiting for the disk: the outcome is in line and must reach it all the same. A caller
-            # that was cancelled does not see it, and on a resume must not see it either.
-            if type(interruption).__name__ == "CancelledError":
-                self.note_given_up(ticket)
-            self.journal.flush_soon()
+        except BaseException as failed:
+            self._not_ended(ticket, entry, failed)
             raise
         if error is not None:
             blame(error, ticket.step)
         if "retry" not in detail and not left:
             advance(self, ticket.effect.scope, ticket.step)
 
-    def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
-        bodies = self.journal.store.bodies
-        sink = Sink(self.redactor, bodies.name)
-        line = lines.outcome(ticket, outcome, detail, waited, sink)
-        if sink.redacted:
-            sink = Sink(self.redactor, bodies.name)
-            line = sink.event(lambda into: lines.outcome(ticket, outcome, detail, waited, into), bodies)
-            if sink.redacted:
-                lines.warn_of_loss(ticket)
-        return self.journal.put(Entry(ev.STEP_FINISHED, ticket.step, line, sink.bodies, sync=True, facts=sink.facts))
+    def finish_in_thread(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        detail: dict[str, Any],
+        *,
+        error: BaseException | None = None,
+        waited: float = 0.0,
+        who: Owner | None = None,
+    ) -> None:
+        """The same for a thread, which waits where there is something to wait for; `who` it is, where that is known."""
+        entry = self._conclude(ticket, outcome, detail, waited)
+        if entry is None:
+            return
+        try:
+            self.journal.write(entry)
+            if ticket.noted is not None:
+                ticket.noted.check()
+        except BaseException as failed:
+            self._not_ended(ticket, entry, failed)
+            raise
+        if error is not None:
+            blame(error, ticket.step)
+        advance(self, ticket.effect.scope, ticket.step, who)
+
+    def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry | None:
+        """What is to be written; None where that has happened, or cannot happen any more."""
+        if ticket.finished:
+            return None
+        ticket.finished = True
+        if self._open:
+            self._open.pop(ticket.step, None)
+        if self.closed:
+            log.debug("run %s: step %s ended after its run was closed", ticket.run_id, ticket.step)
+            return None
+        try:
+            return entries.outcome(ticket, outcome, detail, waited)
+        except Exception as failed:
+            # Whatever went wrong here, the effect has happened and its outcome is not in the log.
+            raise self.unwritten(ticket, failed, begun=True) from failed
+
+    def _not_ended(self, ticket: Ticket, entry: Entry, failed: BaseException) -> None:
+        """What follows from an outcome that was not written, or whose caller was interrupted meanwhile."""
+        if isinstance(failed, UNWRITTEN) or (entry.commit is None and isinstance(failed, Exception)):
+            raise self.unwritten(ticket, failed, begun=True) from failed
+        # Interrupted while waiting for the disk: the outcome is in line and must reach it all the same. A caller that
+        # was cancelled does not see it, and on a resume must not see it either.
+        if type(failed).__name__ == "CancelledError":
+            self.note_given_up(ticket)
+        self.journal.flush_soon()
 
     def note_cancelled(self, ticket: Ticket) -> None:
         """Note that the caller stopped waiting for an effect under way. Never waits: its task is being cancelled."""
@@ -273,19 +307,16 @@ class Recorder:
         """Note that the caller will not see what becomes, or has become, of a step."""
         if self.closed:
             return
-        total = time.perf_counter() - ticket.began
-        data = {"outcome": "cancelled", "attempt": ticket.attempt, "ms": {"total": lines.ms(total)}}
         # Where it cannot be written the step is an orphan, as if the process had died here: never less safe.
         with contextlib.suppress(*UNWRITTEN):
-            self.journal.submit(ev.STEP_FINISHED, ticket.step, orjson.dumps(data))
+            self.journal.put(entries.given_up(ticket))
             self.journal.flush_soon()
 
     def settled(self, ticket: Ticket, result: Any) -> Steps[None]:
         """Write that the tool's own `verify` found the effect done, with its encoded result."""
-        sink = Sink(self.redactor, self.journal.store.bodies.name)
-        line = sink.event(lambda into: lines.settled(result, into), self.journal.store.bodies)
+        entry = entries.settled(ticket, result)
         try:
-            yield self.journal.submit(ev.STEP_RESOLVED, ticket.step, line, sink.bodies)
+            yield self.journal.put(entry)
         except UNWRITTEN as failed:
             raise self.unwritten(ticket, failed, begun=True) from failed
         ticket.finished = True
@@ -310,15 +341,8 @@ class Recorder:
         return interrupt
 
     def _suspend(self, interrupt: Interrupt) -> None:
-        data = {
-            "reason": interrupt.reason,
-            "step": interrupt.step,
-            "message": told_of(interrupt)["message"],
-            "commands": list(interrupt.commands),
-        }
         try:
-            line = Sink(self.redactor).line(data)
-            self.journal.wait(self.journal.submit(ev.RUN_SUSPENDED, None, line))
+            self.journal.wait(self.journal.put(entries.suspended(interrupt, self.redactor)))
         except UNWRITTEN as failed:
             # The run stops all the same, and the interrupt tells the user why; only the note for readers is missing.
             log.error("run %s stopped (%s); recording that failed: %s", self.journal.run_id, interrupt.reason, failed)  # noqa: TRY400  # the interrupt has the traceback

@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from steplog._kernel.decide import Decision, Effect, Forsaken, Halt, Proceed, Replay
+from steplog._kernel.decide import FIRST, Decision, Effect, Forsaken, Halt, Proceed, Replay
 from steplog._kernel.fold import StepState
 from steplog._runtime import messages
 from steplog._runtime.accounts import await_accounts
@@ -68,7 +68,7 @@ def begin(recorder: Recorder, call: Call, place: Frame) -> Ticket:
     answer = recorder.ask(call, place, who, may_wait=may_wait)
     if isinstance(answer, StepState):
         return replayed(recorder, call, place, answer)
-    return run(settle(recorder, answer, may_wait=may_wait))
+    return settle_in_thread(recorder, answer, may_wait=may_wait)
 
 
 async def begin_async(recorder: Recorder, call: Call, place: Frame) -> Ticket:
@@ -90,6 +90,20 @@ def replayed(
     ticket = Ticket(recorder, call, effect)
     ticket.attempt = step.attempt
     ticket.recorded = Recorded(recorder, step, data)
+    return ticket
+
+
+def settle_in_thread(recorder: Recorder, question: Question, *, may_wait: bool) -> Ticket:
+    """The same as `settle` for a thread, the short way where a first attempt has nothing to wait for."""
+    submitted = question.submitted
+    if (
+        (submitted is None or submitted[2] is not FIRST)
+        or recorder.control is not None
+        or (may_wait and recorder.turns.holds_back())
+    ):
+        return run(settle(recorder, question, may_wait=may_wait))
+    ticket = _plain_ticket(recorder, question, submitted)
+    recorder.proceed_in_thread(ticket)
     return ticket
 
 
@@ -132,14 +146,24 @@ def settle(recorder: Recorder, question: Question, *, may_wait: bool) -> Steps[T
     return ticket
 
 
+def _plain_ticket(recorder: Recorder, question: Question, submitted: Submitted) -> Ticket:
+    """The ticket of a first attempt that may run."""
+    call = question.call
+    ticket = Ticket(recorder, call, submitted[0])
+    ticket.hashed = question.hashed, submitted[1]
+    if question.branch:
+        ticket.branch = question.branch
+    if call.account:
+        ticket.account = recorder.dispatch.account(call)
+    return ticket
+
+
 def _ticket(
     recorder: Recorder, question: Question, effect: Effect, occurrence: int, decision: Proceed | Halt
 ) -> Ticket:
     """The ticket of an effect that may run as far as the log is concerned. Halts the run where it may not."""
-    call, _, hashed, branch, _, _ = question
-    ticket = Ticket(recorder, call, effect)
-    ticket.hashed = (hashed, occurrence)
-    ticket.branch, ticket.account = branch, recorder.dispatch.account(call) if call.account else ""
+    call = question.call
+    ticket = _plain_ticket(recorder, question, (effect, occurrence, decision))
     if isinstance(decision, Halt):
         raise recorder.halt(explain(recorder, decision, call, effect, ticket))
     if decision.attempt > 1 or effect.id in recorder.journal.state.retry:

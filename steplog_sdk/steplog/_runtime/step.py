@@ -18,14 +18,14 @@ from steplog._kernel.fold import DONE, StepState
 from steplog._kernel.identity import Mode, check_mode, plain_hash
 from steplog._kernel.secret import Plan, parameters_of
 from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
-from steplog._runtime.context import FRAME, Frame, Owner, advance, inside, owner
+from steplog._runtime.context import FRAME, Frame, Owner, advance, inside, new_frame, owner
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.life import drive, drive_async, life, note_cancelled, refuse_awaitable
 from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
 from steplog._runtime.recorder import Recorder
 from steplog._runtime.refuse import refuse
-from steplog._runtime.settle import replayed, settle
+from steplog._runtime.settle import replayed, settle, settle_in_thread
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import EncodeError, Interrupt, InvalidArgument
@@ -205,14 +205,14 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     answer = recorder.ask(call, place, who, may_wait=may_wait)
     if isinstance(answer, StepState):
         return _returned(tool, call, place, who, answer)
-    ticket = run(settle(recorder, answer, may_wait=may_wait))
+    ticket = settle_in_thread(recorder, answer, may_wait=may_wait)
     if ticket.recorded is not None:
         return tool.result(ticket)
     if ticket.changes:
         args, kwargs = tool.changed(args, kwargs, ticket)
     if tool.retries or ticket.verify:
         return drive(life(tool, recorder, ticket, args, kwargs), tool, ticket)
-    return _once(tool, recorder, ticket, args, kwargs)
+    return _once(tool, ticket, args, kwargs, who)
 
 
 def _returned(tool: Tool, call: Call, place: Frame, who: Owner, step: StepState) -> Any:
@@ -227,14 +227,15 @@ def _returned(tool: Tool, call: Call, place: Frame, who: Owner, step: StepState)
     return data.get("result")
 
 
-def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _once(tool: Tool, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any], who: Owner) -> Any:
     """The `life` of the ordinary step, which is neither verified nor retried, without what those two need."""
     if tool.binder.takes_key:
         kwargs = tool.binder.with_key(args, kwargs, ticket.key)
+    recorder = ticket.recorder
     outer = FRAME.get()
     try:
         try:
-            FRAME.set(Frame(recorder, ticket.step, None, owner()))
+            FRAME.set(new_frame(Frame, (recorder, ticket.step, None, who, "")))
             result = tool.fn(*args, **kwargs)
         finally:
             FRAME.set(outer)
@@ -243,12 +244,12 @@ def _once(tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...],
     except Interrupt:
         raise
     except Exception as error:
-        run(recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error))
+        recorder.finish_in_thread(ticket, "failed", {"error": failure(error, tool.classes)}, error=error, who=who)
         raise
     warn_of_changes(tool, ticket, args, kwargs)
     text = None if tool.secrets else plain_text(result)
     if text is not None:
-        run(recorder.finish(ticket, "done", {"result": Fragment(text)}))
+        recorder.finish_in_thread(ticket, "done", {"result": Fragment(text)}, who=who)
     else:
         run(done(recorder, ticket, result, tool.classes))
     return result

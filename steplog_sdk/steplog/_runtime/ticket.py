@@ -223,7 +223,7 @@ class Ticket:
             error: the exception that the caller is about to see, if any.
             waited: seconds spent waiting for somebody else, such as a provider.
         """
-        run(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
+        self.recorder.finish_in_thread(self, outcome, detail, error=error, waited=waited)
 
     async def finish_async(
         self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0

@@ -208,13 +208,14 @@ class FS:
 Write = Callable[[int, bytes], int]
 Stat = Callable[[str], os.stat_result]
 Sync = Callable[[int], None]
+End = Callable[[int], int]
 
 
-def shortest(fs: FS) -> tuple[Write, Stat, Sync]:
-    """What every append calls: `write`, `stat` and `sync`, of the real file system without a detour."""
+def shortest(fs: FS) -> tuple[Write, Stat, Sync, End]:
+    """What every append calls: `write`, `stat`, `sync` and `end`, of the real file system without a detour."""
     if type(fs) is not FS:
-        return fs.write, fs.stat, fs.sync
-    return os.write, os.stat, fs.sync if sys.platform == "darwin" else os.fdatasync
+        return fs.write, fs.stat, fs.sync, fs.end
+    return os.write, os.stat, fs.sync if sys.platform == "darwin" else os.fdatasync, fs.end
 
 
 def read_file(fs: FS, path: str) -> bytes:

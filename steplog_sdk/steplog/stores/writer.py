@@ -34,6 +34,8 @@ _logger = logging.getLogger("steplog.stores")
 
 # Seconds between two looks at a lock file that is in its place.
 _LOCK_SECONDS: Final = 0.02
+# The same for the log's name where nothing is synced: a look costs more than the append.
+_NAME_SECONDS: Final = 0.001
 
 _SEAL: Final = slice(-35, -3)  # of the last line of a batch: what stands before '"}' and the newline
 
@@ -108,6 +110,7 @@ class FileWriter:
         self.weakness: Weakness | None = None
         self.interval = log.interval if log.level == "interval" else None
         self._log = log
+        self._fd, self._path, self._lock = log.fd, log.path, log.lock
         self._source = source
         self._covered = covered or Covered.nothing()
         self._identity = identify(log.fs.fstat(log.fd))
@@ -122,16 +125,15 @@ class FileWriter:
         self._cause: OSError | LeaseLost | None = None
         self._busy = False
         self._closed = False
-        self._lock_checked = 0.0
-        self._put, self._stat, self._sync = shortest(log.fs)
+        self._lock_checked = self._name_checked = 0.0
+        self._put, self._stat, self._sync, self._end = shortest(log.fs)
 
     def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
         """Append whole sealed lines, all or none. Without lines, only sync what was appended before.
 
         Repeating the last batch exactly does nothing, so that a caller who was interrupted may simply try again.
         """
-        log = self._log
-        if self._busy or self._closed or self._cause is not None or log.lock.foreign or os.getpid() != self._pid:
+        if self._busy or self._closed or self._cause is not None or self._lock.foreign or os.getpid() != self._pid:
             raise self._refusal()
         self._busy = True
         try:
@@ -255,28 +257,32 @@ class FileWriter:
             path=self._log.path,
         )
 
-    def _size(self) -> int:
-        try:
-            return self._log.fs.end(self._log.fd)
-        except OSError as error:
-            raise self._failure(error, "look at the log", "Nothing was written.") from error
-
     def _check_identity(self) -> int:
         """Check that the path still names our file and that our lock is in place; return the file's size."""
+        now = time.monotonic()
+        if not self.durable and now < self._name_checked + _NAME_SECONDS:
+            return self._size()
         try:
-            status = self._stat(self._log.path)
+            status = self._stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             raise self._lose("its log was moved or deleted") from None
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
+        self._name_checked = now
         if (status.st_dev, status.st_ino) != self._identity:
             raise self._lose("another file has taken the place of its log")
         # Whoever takes a run whose lock file is gone appends a claim, and the log's end tells of it. So this only tells
         # earlier, and is left out where it would cost as much as the append.
-        if self.durable and (now := time.monotonic()) > self._lock_checked + _LOCK_SECONDS:
+        if self.durable and now > self._lock_checked + _LOCK_SECONDS:
             self._check_lock()
             self._lock_checked = now
         return status.st_size
+
+    def _size(self) -> int:
+        try:
+            return self._end(self._fd)
+        except OSError as error:
+            raise self._failure(error, "look at the log", "Nothing was written.") from error
 
     def _check_lock(self) -> None:
         try:
@@ -300,18 +306,17 @@ class FileWriter:
         return self._cause
 
     def _write(self, data: bytes, lines: Sequence[bytes], batch: _Batch) -> None:
-        log = self._log
         self._pending = batch
         self._unsynced = True
         size = len(data)
         if batch.end > self._looked + place.LOOK_EVERY:
             self._looked = batch.end
-            place.check_space(log.fs, log.path)
+            place.check_space(self._log.fs, self._path)
         try:
-            written = self._put(log.fd, data) if size <= MAX_BATCH else self._put_blocks(lines)
+            written = self._put(self._fd, data) if size <= MAX_BATCH else self._put_blocks(lines)
             if written != size:
                 # The rest is not written behind a short write: a signal or a stranger may come between the two.
-                log.fs.truncate(log.fd, batch.offset)
+                self._log.fs.truncate(self._fd, batch.offset)
                 written = self._put_blocks(lines)
         except OSError as error:
             raise self._undo(error, batch) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,30 @@ def _names(event: Event) -> list[str]:
 @click.option(
     "--as-test", type=click.Path(path_type=Path), metavar="FILE", help="Write a test that replays it, and its cassette."
 )
+@click.option("--redacted", is_flag=True, help="Write a test also of a run that has lost secrets.")
 @common
-def export(run: str, output: Path | None, as_test: Path | None, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def export(
+    run: str,
+    output: Path | None,
+    as_test: Path | None,
+    redacted: bool,  # noqa: FBT001
+    home: Path,
+    as_json: bool,  # noqa: FBT001
+) -> None:
     """Write RUN to one file: its log as it is, and every body that it names.
 
     `steplog import FILE` takes it into another home, where it can be looked at, replayed and resumed. The file can be
     read by its owner only; where STEPLOG_KEY is set, its bodies are encrypted. A run that is under way is written as
     far as it is.
+
+    With --as-test it becomes a test instead: a file that starts the program again, offline, and expects the recorded
+    end; of a run that was interrupted, that the program gets as far again.
     """
     from steplog.stores.archive import export_run
 
     found = find_run(run, home)
     if as_test is not None:
-        _as_test(found, as_test, as_json=as_json)
+        _as_test(found, as_test, redacted=redacted, as_json=as_json)
         return
     target = output or Path(f"{found.run_id}.steplog")
     written = export_run(found.store, found.run_id, str(target), _names)
@@ -56,7 +68,7 @@ def export(run: str, output: Path | None, as_test: Path | None, home: Path, as_j
         lines.print(f"  {gone}; the steps that need them cannot be replayed")
 
 
-def _as_test(found: Found, target: Path, *, as_json: bool) -> None:
+def _as_test(found: Found, target: Path, *, redacted: bool, as_json: bool) -> None:
     from steplog.stores.base import folded
     from steplog.testing.incident import as_test
 
@@ -66,11 +78,19 @@ def _as_test(found: Found, target: Path, *, as_json: bool) -> None:
     if not program.is_module:
         entry["name"] = str(Path(program.cwd, program.name))
     wrapped = (created.get("trigger") or {}).get("kind") == WRAPPED
-    cassette = as_test(found.store, found.run_id, entry, str(target), wrapped=wrapped)
+    written = as_test(found.store, found.run_id, entry, str(target), wrapped=wrapped, redacted=redacted)
     if as_json:
-        emit_json({"file": str(target), "cassette": cassette})
+        emit_json({"file": str(target), **written._asdict()})
         return
-    console().print(f"{target}: run {printable(found.run_id)} as a test, with {cassette}\n  pytest {target}")
+    lines = console()
+    lines.print(f"{target}: run {printable(found.run_id)} as a test, with {printable(written.cassette)}")
+    if written.interrupted:
+        lines.print(f"  The run is {written.interrupted}: the test plays it as far as it is, and ends there.")
+    if written.redacted:
+        lines.print(f"  {counted(written.redacted, 'step')} will return a marker in the place of a secret.")
+    if not re.fullmatch(r"test_.*\.py|.*_test\.py", target.name):
+        lines.print("  pytest finds it by itself only where `python_files` names it, or as test_*.py.")
+    lines.print(f"  pytest {target}")
 
 
 @click.command("import", short_help="Take a run from such a file.")

@@ -12,7 +12,7 @@ import datetime as dt
 import re
 import threading
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Self
@@ -33,7 +33,9 @@ from steplog.errors import Interrupt, InvalidArgument, NotInRun, RunStopped, Unr
 from steplog.plugins import Answer
 from steplog.stores.base import check_run_id, folded
 from steplog.stores.memory import MemoryStore
+from steplog.testing._cut import cut
 from steplog.testing._taking import taken
+from steplog.testing._tapes import run_id_of, without_ends
 from steplog.testing.cassettes import Cassette, Tape
 
 RECORD: Final = "record"
@@ -94,6 +96,7 @@ class Session:
     def __post_init__(self) -> None:
         self.run_id = run_id_of(self.test)
         self.refused: list[Interrupt | NotInRun] = []
+        self.interrupted = False
         self.verified = 0
         self.changes: list[str] = []
         self.check = self._compare if self.doing == VERIFY else None
@@ -248,9 +251,21 @@ class Session:
             self.refused.append(refusal)
         return refusal
 
+    def until_interrupted(self) -> AbstractContextManager[None]:
+        """What a run did until it was interrupted, as `steplog export --as-test` writes it.
+
+        The block has to ask for all that is recorded. It ends where it asks for more.
+
+        Raises:
+            Mismatch: it has not asked for a recorded step.
+        """
+        return cut(self)
+
     # what came of it ---------------------------------------------------------------------------------------------
 
     def _fail(self, cause: BaseException) -> None:
+        if self.interrupted and isinstance(cause, Unrecorded):
+            return
         raise Mismatch(self._told(str(cause))) from None
 
     def _check(self, error: BaseException | None) -> None:
@@ -337,22 +352,6 @@ _ASIDE: Final = (
 def _name(place: Any) -> str:
     name: str = place.recorder.dispatch.name_of_inner_run(place.scope)
     return name
-
-
-def run_id_of(test: str) -> str:
-    """The id of a test's own run."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", test.replace(".py::", ".").replace("::", ".")).strip("-._")[:100] or "test"
-
-
-def without_ends(cassette: Cassette, *, but_last: bool = False) -> Cassette:
-    """A cassette whose runs go on: without what says that they ended and were opened again."""
-    tapes = []
-    for tape in cassette.tapes:
-        ends = [line for line in tape.lines if line.type in (ev.RUN_ENDED, ev.RUN_SUSPENDED, ev.RUN_CLAIMED)]
-        kept = ends[-1] if but_last and ends and ends[-1].type == ev.RUN_ENDED else None
-        left_out = {id(line) for line in ends if line is not kept}
-        tapes.append(Tape(tape.run, [line for line in tape.lines if id(line) not in left_out]))
-    return replace(cassette, tapes=tapes)
 
 
 def _with_clock() -> Callable[[], None]:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from steplog._runtime.context import STARTING
+
 # How long an idle committer stays before it ends; a burst of tasks finds it running.
 _IDLE_SECONDS: Final = 5.0
 
@@ -24,6 +26,20 @@ def release(lock: Any) -> None:
     except RuntimeError:
         # It was woken before and has not noticed yet, so it is going to look anyway.
         return
+
+
+def _start_beside(thread: threading.Thread) -> None:
+    """Start a thread that is none of the program's.
+
+    A resumed run writes at other moments, so its committer starts elsewhere. Were it counted among the branches that
+    are forked off there, theirs would have other names than in the log, and each would wait for one that never comes.
+    """
+    starter = threading.get_ident()
+    STARTING.add(starter)
+    try:
+        thread.start()
+    finally:
+        STARTING.discard(starter)
 
 
 class Committer:
@@ -74,7 +90,7 @@ class Committer:
             if self._thread is None and not self._closed:
                 thread = threading.Thread(target=self._run, name=f"steplog-commit-{self._run_id}", daemon=True)
                 # Only what has started is remembered: a thread that could not start would be waited for for ever.
-                thread.start()
+                _start_beside(thread)
                 self._thread = thread
 
     def close(self) -> None:

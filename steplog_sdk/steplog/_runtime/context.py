@@ -25,6 +25,9 @@ Owner = tuple[int, int]
 BUSY: Final[set[int]] = set()
 """Threads that do a part of a run that was handed over to them."""
 
+STARTING: Final[set[int]] = set()
+"""Threads that are about to start a thread for steplog itself, which is no branch of the program."""
+
 _modules: Final = sys.modules
 _thread: Final = threading.get_ident
 

@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from typing import Any, Final
 
-from steplog._runtime.context import BUSY, FRAME, WORKER, Frame, Owner
+from steplog._runtime.context import BUSY, FRAME, STARTING, WORKER, Frame, Owner
 
 # A worker is a branch of its own even where the pool runs it in the submitting thread's identity later on.
 _BRANCH: Owner = (0, 0)
+
+# A branch is called by what is left of a function's name. It stands in the log, so it may be as long as that is worth.
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9]")
+_LONGEST: Final = 16
 
 _POOLS: Final = "multiprocessing.pool"
 # What gives the workers of a `ThreadPool` something to do, and which of its arguments are called there.
@@ -45,7 +51,7 @@ def install() -> None:
     def submit_in_run(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found = FRAME.get()
         # Also when no run is open: the worker may have been started inside one that is long closed.
-        future: Future[Any] = submit(self, _Carried(found, fn, "p"), *args, **kwargs)
+        future: Future[Any] = submit(self, _Carried(found, fn, _how("p", fn, args)), *args, **kwargs)
         if found is not None:
             # Called when the result can be seen, which is after `fn` has returned.
             future.add_done_callback(lambda _future: found.recorder.branch_ended())
@@ -54,8 +60,9 @@ def install() -> None:
     @functools.wraps(start)
     def start_in_run(self: threading.Thread) -> None:
         found = FRAME.get()
-        if found is not None:
-            carried = _Carried(found, self.run, "t", ends=True)
+        if found is not None and threading.get_ident() not in STARTING:
+            target = getattr(self, "_target", None)
+            carried = _Carried(found, self.run, _how("t", type(self) if target is None else target), ends=True)
             # A bound method, as `run` is without us: other tools take it apart into function and thread.
             self.run = types.MethodType(lambda _thread: carried(), self)  # type: ignore[method-assign]
         start(self)
@@ -95,7 +102,7 @@ def _giving(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         for name in _CALLED:
             if given.get(name) is not None:
-                given[name] = _Carried(found, given[name], "m")
+                given[name] = _Carried(found, given[name], _how("m", given[name]))
         if original.__name__.startswith("imap"):
             # It is the pool that takes the next item, in a thread of its own.
             given["iterable"] = _carried_items(found, given["iterable"])
@@ -129,10 +136,25 @@ def uninstall() -> None:
     _installed.clear()
 
 
+def _how(letter: str, fn: Any, args: tuple[Any, ...] = ()) -> str:
+    """How a branch is forked off: by what, and the bare name of what it is to call, in whatever context."""
+    while True:
+        if isinstance(fn, functools.partial):
+            fn, args = fn.func, fn.args + args
+        elif isinstance(getattr(fn, "__self__", None), Context) and args:
+            fn, args = args[0], args[1:]
+        else:
+            break
+    name = getattr(fn, "__name__", None)
+    bare = _NO_NAME.sub("", name if isinstance(name, str) else type(fn).__name__)
+    return f"{letter}-{bare[:_LONGEST]}-"
+
+
 class _Carried:
     """A callable that runs in the frame in which it was handed over; `ends`: it is all that its thread does.
 
-    `how` it was forked off is counted apart, because a pool starts threads of its own when it likes.
+    `how` it was forked off, and with what to do, is counted apart: a pool starts threads of its own when it likes, and
+    a framework gives it errands of its own as often as it likes.
     """
 
     def __init__(self, found: Frame | None, fn: Callable[..., Any], how: str, *, ends: bool = False) -> None:

@@ -37,31 +37,38 @@ sound, renamed, raises, no_object = Sound("send"), Sound("post"), Raises("send")
 """
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Any:
+def examine(folder: Path, **points: str) -> tuple[int, Any, str, str]:
     """Examine a machine on which a third party's interceptors are installed: (exit code, JSON, text, stderr)."""
+    site = folder / "site"
+    info = site / "third_party-1.dist-info"
+    info.mkdir(parents=True)
+    (site / "somesdk.py").write_text(SDK)
+    (site / "third_party.py").write_text(INTERCEPTOR)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1\n")
+    lines = [f"{name} = third_party:{target}" for name, target in points.items()]
+    (info / "entry_points.txt").write_text(ENTRY + "\n".join(lines))
+    variables = environment(STEPLOG_HOME=str(folder / "home"))
+    variables["PYTHONPATH"] += f":{site}"
+    texts = []
+    for words in (["--json"], ["--all"]):
+        command = [sys.executable, "-m", "steplog", "doctor", *words]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+        texts.append(done)
+    assert texts[0].returncode == texts[1].returncode
+    assert not (folder / "home").exists()
+    return texts[0].returncode, json.loads(texts[0].stdout), texts[1].stdout, texts[0].stderr
 
-    def examine(**points: str) -> tuple[int, Any, str, str]:
-        site = tmp_path / "site"
-        info = site / "third_party-1.dist-info"
-        info.mkdir(parents=True)
-        (site / "somesdk.py").write_text(SDK)
-        (site / "third_party.py").write_text(INTERCEPTOR)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1\n")
-        lines = [f"{name} = third_party:{target}" for name, target in points.items()]
-        (info / "entry_points.txt").write_text(ENTRY + "\n".join(lines))
-        variables = environment(STEPLOG_HOME=str(tmp_path / "home"))
-        variables["PYTHONPATH"] += f":{site}"
-        texts = []
-        for words in (["--json"], ["--all"]):
-            command = [sys.executable, "-m", "steplog", "doctor", *words]
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
-            texts.append(done)
-        assert texts[0].returncode == texts[1].returncode
-        assert not (tmp_path / "home").exists()
-        return texts[0].returncode, json.loads(texts[0].stdout), texts[1].stdout, texts[0].stderr
 
-    return examine
+# Each start imports every SDK, which takes seconds; so the tests share two machines.
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return examine(tmp_path_factory.mktemp("sound"), sound="sound")
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    broken = {name: name for name in ("renamed", "raises", "absent", "no_object")}
+    return examine(tmp_path_factory.mktemp("faulty"), sound="sound", **broken)
 
 
 def module(found: Any, name: str) -> Any:
@@ -69,8 +76,8 @@ def module(found: Any, name: str) -> Any:
     return only
 
 
-def test_every_patched_method_is_named_with_the_version_of_its_package(machine):
-    code, found, text, complaints = machine(sound="sound")
+def test_every_patched_method_is_named_with_the_version_of_its_package(sound):
+    code, found, text, complaints = sound
     assert (code, complaints) == (0, "")
     assert "sound" in found["interceptors"]
     assert module(found, "somesdk") == {
@@ -86,8 +93,8 @@ def test_every_patched_method_is_named_with_the_version_of_its_package(machine):
         assert f"on   {method}\n" in text
 
 
-def test_each_sdk_is_one_line_first(machine):
-    _, found, text, _ = machine(sound="sound", renamed="renamed")
+def test_each_sdk_is_one_line_first(faulty):
+    _, found, text, _ = faulty
     summary, _, details = text.partition("\n\n")[2].partition("\n\n")
     lines = summary.splitlines()
     assert [line for line in lines if line.startswith("somesdk")] == [next(s for s in lines if "partly recorded" in s)]
@@ -100,16 +107,16 @@ def test_each_sdk_is_one_line_first(machine):
     assert brief == {"package": "somesdk", "version": "3.1", "status": "partly recorded", "why": None}
 
 
-def test_a_method_that_is_not_there_is_an_exit_code_and_a_line(machine):
-    code, found, text, complaints = machine(renamed="renamed")
+def test_a_method_that_is_not_there_is_an_exit_code_and_a_line(faulty):
+    code, found, text, complaints = faulty
     assert code == 1
     assert module(found, "somesdk")["fault"] == "somesdk.Client has no method post"
     assert "NOT RECORDED: somesdk: somesdk.Client has no method post" in text
     assert "steplog cannot record calls through the module somesdk" in complaints
 
 
-def test_a_broken_interceptor_of_a_third_party_stops_nobody_else(machine):
-    code, found, text, complaints = machine(raises="raises", absent="absent", no_object="no_object", sound="sound")
+def test_a_broken_interceptor_of_a_third_party_stops_nobody_else(faulty):
+    code, found, text, complaints = faulty
     assert code == 1
     assert "sound" in found["interceptors"]
     assert found["broken"]["raises"] == "OSError: no licence"

@@ -54,7 +54,7 @@ test-oldest: .venv-oldest/ready
 
 # Everything that takes minutes, and every test with generated examples, with many more of them and never the same.
 test-nightly: $(READY)
-	env -u CI $(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly -m 'nightly or hypothesis'
+	env -u CI $(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly -m 'nightly or part or hypothesis'
 
 test-matrix: $(ROWS:%=test-row-%) test-row-newest
 

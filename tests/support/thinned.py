@@ -1,4 +1,4 @@
-"""Long enumerations, of which `make test` tries another part each day, and `make test-nightly` the rest.
+"""Long enumerations, of which `make test` tries another part each day, and `make test-nightly` all.
 
     @pytest.mark.parametrize("point", thinned(range(90), every=3))
 
@@ -34,7 +34,7 @@ def thinned(
     ids: Callable[[Any], str] | None = None,
     by: Callable[[Any], int] | None = None,
 ) -> list[Any]:
-    """Return all points as parameters, of which those that are not today's turn are marked `nightly`.
+    """Return all points as parameters, marked `part` where it is their turn today and `nightly` where it is not.
 
     Args:
         points: values, tuples of values, or what `pytest.param` makes.
@@ -45,10 +45,10 @@ def thinned(
     found = []
     for position, point in enumerate(points):
         turn = position if by is None else by(point)
-        marks = () if turn % every == SEED % every else (pytest.mark.nightly,)
+        mark = pytest.mark.part if turn % every == SEED % every else pytest.mark.nightly
         if hasattr(point, "marks"):
-            found.append(pytest.param(*point.values, id=point.id, marks=(*point.marks, *marks)))
+            found.append(pytest.param(*point.values, id=point.id, marks=(*point.marks, mark)))
         else:
             values = point if isinstance(point, tuple) else (point,)
-            found.append(pytest.param(*values, id=ids(point) if ids else None, marks=marks))
+            found.append(pytest.param(*values, id=ids(point) if ids else None, marks=mark))
     return found

@@ -271,18 +271,20 @@ def test_new_records_what_is_new_and_plays_the_rest(suite):
     assert text.count("run.ended") == 1
 
 
-@pytest.mark.parametrize("by", ["a", "a b", "x/y", "c::d", "[e"])
-def test_the_command_that_a_failure_names_records_that_test_and_no_other(suite, by):
-    marked = f"@pytest.mark.parametrize('by', [{by!r}, {by + '2'!r}])\n"
+def test_the_command_that_a_failure_names_records_that_test_and_no_other(suite):
+    names = ["a", "a b", "x/y", "c::d", "[e"]
+    marked = f"@pytest.mark.parametrize('by', {[name + end for name in names for end in ('', '2')]!r})\n"
     code = marked + ONE.format("a").lstrip().replace("one()", "one(by)") + ONE.format("a").replace("one", "one_more")
     suite.file(code)
-    suite.run().assert_outcomes(passed=3)
+    suite.run().assert_outcomes(passed=11)
     suite.file(code.replace('"a"', '"b"'))
     found = suite.run(ci=True)
-    found.assert_outcomes(failed=3)
-    again = next(line for line in found.outlines if "--steplog=all" in line)
+    found.assert_outcomes(failed=11)
+    again = dict.fromkeys(line.strip() for line in found.outlines if "pytest --steplog=all" in line)
+    assert len(again) == 11
 
-    suite.run(*shlex.split(again)[1:]).assert_outcomes(passed=1)
+    for command in [*again][:-1:2]:
+        suite.run(*shlex.split(command)[1:]).assert_outcomes(passed=1)
 
 
 def test_all_records_anew_only_what_is_named(suite):
@@ -294,19 +296,22 @@ def test_all_records_anew_only_what_is_named(suite):
 
 
 @pytest.mark.parametrize(
-    "end",
-    ["assert False", "raise KeyboardInterrupt", "pytest.skip()", "pytest.xfail()", "os._exit(3)"],
+    "ends",
+    [("assert False", "pytest.skip()", "pytest.xfail()"), ("raise KeyboardInterrupt",), ("os._exit(3)",)],
 )
-def test_a_test_that_does_not_pass_leaves_its_good_cassette(suite, end):
-    suite.file(ONE.format("a"))
+def test_a_test_that_does_not_pass_leaves_its_good_cassette(suite, ends):
+    names = [f"test_{number}" for number in range(len(ends))]
+    suite.file("".join(ONE.format("a").replace("test_one", name) for name in names))
     suite.run()
-    before = suite.text("test_one")
-    suite.file(ONE.format("b") + f"    {end}\n")
+    before = [suite.text(name) for name in names]
+    again = [ONE.format("b").replace("test_one", name) + f"    {end}\n" for name, end in zip(names, ends, strict=True)]
+    suite.file("".join(again))
     suite.run("--steplog=all")
 
-    assert suite.hits == 2
-    assert suite.text("test_one") == before
-    assert [path.name for path in (suite.pytester.path / "cassettes/test_it").iterdir()] == ["test_one.steplog.json"]
+    assert suite.hits == 2 * len(ends)
+    assert [suite.text(name) for name in names] == before
+    files = sorted(path.name for path in (suite.pytester.path / "cassettes/test_it").iterdir())
+    assert files == [f"{name}.steplog.json" for name in names]
 
 
 def test_a_fixture_that_fails_at_the_end_leaves_it_too(suite):
@@ -413,22 +418,22 @@ def test_outside(steplog_cassette):
 """
 
 
-@pytest.mark.parametrize(
-    "effect",
-    [
-        "urllib.request.urlopen(os.environ['URL'])",
-        "socket.create_connection(('192.0.2.1', 80), 1)",
-        "subprocess.run(['true'])",
-        "t = threading.Thread(target=ask, args=['new']); t.start(); t.join()",
-        "httpx.get(os.environ['URL'])",
-    ],
+EFFECTS = (
+    "urllib.request.urlopen(os.environ['URL'])",
+    "socket.create_connection(('192.0.2.1', 80), 1)",
+    "subprocess.run(['true'])",
+    "t = threading.Thread(target=ask, args=['new']); t.start(); t.join()",
+    "httpx.get(os.environ['URL'])",
 )
-def test_nothing_leaves_the_process_while_a_cassette_is_played(suite, effect):
-    suite.file(OUTSIDE.format(effect))
-    suite.run().assert_outcomes(passed=1)
-    suite.run(ci=True).assert_outcomes(failed=1)
 
-    assert suite.hits == 1
+
+def test_nothing_leaves_the_process_while_a_cassette_is_played(suite):
+    tests = [OUTSIDE.format(effect).replace("outside(", f"outside_{n}(") for n, effect in enumerate(EFFECTS)]
+    suite.file("".join(tests))
+    suite.run().assert_outcomes(passed=len(EFFECTS))
+    suite.run(ci=True).assert_outcomes(failed=len(EFFECTS))
+
+    assert suite.hits == len(EFFECTS)
 
 
 def test_what_is_allowed_may_be_reached(suite):
@@ -542,15 +547,15 @@ def test_an_old_cassette_fails(suite):
     found.stdout.fnmatch_lines(["*days old, and may be 90*"])
 
 
-@pytest.mark.parametrize(
-    "mark, why",
-    [("steplog(tool='live')", "takes no 'tool'"), ("steplog('x')", "by name"), ("steplog(tools='dry')", "or 'live'")],
-)
-def test_a_wrong_mark_is_refused(suite, mark, why):
-    suite.file(ONE.format("a").replace("mark.steplog", f"mark.{mark}"))
+WRONG = {"steplog(tool='live')": "takes no 'tool'", "steplog('x')": "by name", "steplog(tools='dry')": "or 'live'"}
+
+
+def test_a_wrong_mark_is_refused(suite):
+    for number, mark in enumerate(WRONG):
+        suite.file(ONE.format("a").replace("mark.steplog", f"mark.{mark}"), f"test_{number}.py")
     found = suite.run()
 
-    assert why in found.stdout.str()
+    assert [why for why in WRONG.values() if why not in found.stdout.str()] == []
     assert suite.hits == 0
 
 

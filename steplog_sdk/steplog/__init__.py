@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steplog import _start  # noqa: F401  # notes the directory now, before the program moves
 from steplog.errors import (
+    Cancelled,
     Corrupt,
     DriftDetected,
     EncodeError,
@@ -35,6 +36,7 @@ from steplog.errors import (
     Suspended,
     Unrecorded,
     Unreplayable,
+    WaitTimeout,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +44,11 @@ if TYPE_CHECKING:
     from steplog._kernel.secret import Secret
     from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
     from steplog._runtime.api import step
+    from steplog._runtime.cancel import cancel
     from steplog._runtime.fork import fork
     from steplog._runtime.install import install, uninstall
+    from steplog._runtime.pause import sleep, sleep_async, sleep_until, sleep_until_async
+    from steplog._runtime.post import signal
     from steplog._runtime.replay import Replay, replay
     from steplog._runtime.run import Run, current_run, run
 
@@ -52,6 +57,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NOT_HAPPENED",
     "UNKNOWN",
+    "Cancelled",
     "Corrupt",
     "DriftDetected",
     "EncodeError",
@@ -75,13 +81,20 @@ __all__ = [
     "Suspended",
     "Unrecorded",
     "Unreplayable",
+    "WaitTimeout",
     "__version__",
+    "cancel",
     "current_run",
     "fork",
     "install",
     "register_codec",
     "replay",
     "run",
+    "signal",
+    "sleep",
+    "sleep_async",
+    "sleep_until",
+    "sleep_until_async",
     "step",
     "uninstall",
 ]
@@ -94,12 +107,18 @@ _HOMES: Final = {
     "Replay": "steplog._runtime.replay",
     "Run": "steplog._runtime.run",
     "Secret": "steplog._kernel.secret",
+    "cancel": "steplog._runtime.cancel",
     "current_run": "steplog._runtime.run",
     "fork": "steplog._runtime.fork",
     "install": "steplog._runtime.install",
     "register_codec": "steplog._kernel.codec",
     "replay": "steplog._runtime.replay",
     "run": "steplog._runtime.run",
+    "signal": "steplog._runtime.post",
+    "sleep": "steplog._runtime.pause",
+    "sleep_async": "steplog._runtime.pause",
+    "sleep_until": "steplog._runtime.pause",
+    "sleep_until_async": "steplog._runtime.pause",
     "step": "steplog._runtime.api",
     "uninstall": "steplog._runtime.install",
 }

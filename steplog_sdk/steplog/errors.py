@@ -222,6 +222,16 @@ class StepRejected(StepDenied):
     note: str | None = None
 
 
+class WaitTimeout(SteplogError, TimeoutError):
+    """No signal of the name that a run waits for came in time.
+
+    Attributes:
+        signal: the name.
+    """
+
+    signal: str = ""
+
+
 class NotInRun(SteplogError, RuntimeError):
     """An effect would escape the log: it happens outside every run, or its worker has lost the run."""
 
@@ -242,8 +252,8 @@ class Interrupt(_Facts):
     """Root of the signals that stop a run and that agent code must not swallow.
 
     Attributes:
-        reason: a word of a closed list:
-            `indeterminate`, `drift`, `unreplayable`, `unrecorded`, `simulated`, `approval`, `lease_lost`, `log_failed`.
+        reason: a word of the closed list in `steplog._kernel.reasons`, for a suspended run: `indeterminate`, `drift`,
+            `unreplayable`, `unrecorded`, `simulated`, `approval`, `waiting`, `cancelled`, `lease_lost`, `log_failed`.
         run_id: the run.
         step: the step concerned, or None.
         commands: commands that settle it.
@@ -314,10 +324,23 @@ class Suspended(Interrupt):
     """The run waits for something that may take days, so its process ends. Nothing is lost: it can be resumed.
 
     Attributes:
-        reason: `approval` where somebody has to approve a step.
+        reason: `approval` where somebody has to approve a step, `waiting` where the run waits for a signal or a time.
     """
 
     reason = "approval"
+
+
+class Cancelled(Interrupt):
+    """Somebody has cancelled the run. Raised at the step that it asks for next; steps that clean up are still allowed.
+
+    Attributes:
+        by: who has cancelled it, or None.
+        note: why, or None.
+    """
+
+    reason = "cancelled"
+    by: str | None = None
+    note: str | None = None
 
 
 class LeaseLost(Interrupt):

@@ -28,7 +28,10 @@ PLAYED = [name for name in FOLDERS if (GOLDEN / name / "program.py").exists()]
 # Their programs are tests of their own.
 ELSEWHERE = {"sdk": "tests/matrix/test_logs.py", "withheld": "tests/golden/test_encrypted.py"}
 # Types of events that came after a log was recorded.
-CONTROL = {"step.denied", "step.blocked", "step.approved", "step.rejected"}
+CONTROL = {
+    *("step.denied", "step.blocked", "step.approved", "step.rejected"),
+    *("signal.received", "signal.consumed", "wait.began", "cancel.requested", "cancel.delivered"),
+}
 ADDED_LATER = {"log-1": CONTROL, "log-1-bodies-1": {"log.weakened", *CONTROL}, "log-1-encrypted": CONTROL}
 CLOSED = "http://127.0.0.1:9"
 

@@ -13,7 +13,7 @@ from itertools import repeat
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-from steplog._kernel import controls, fold_control, fold_steps
+from steplog._kernel import controls, fold_control, fold_inbox, fold_steps
 from steplog._kernel import fold as folding
 from steplog._kernel.controls import Controls
 from steplog._kernel.state import RunState, Source, StepState
@@ -28,7 +28,7 @@ _GROWING: Final = ("start", "started_seq", "end", "finished_seq", "after")
 _SETS: Final = ("retry", "live", "given_up", "superseded")
 _REBUILT: Final = {*_SETS, "steps", "followers", "inner", "controls", "source", "names"}
 # All whose functions change a state.
-_FOLDING: Final = (folding, fold_steps, fold_control, controls)
+_FOLDING: Final = (folding, fold_steps, fold_control, fold_inbox, controls)
 _OF_RUN: Final = tuple(attribute.name for attribute in fields(RunState) if attribute.name not in _REBUILT)
 
 

@@ -21,10 +21,21 @@ class Controls:
             1970, or None), and once somebody has decided, `approved` or `rejected` with `by`, `note` and `message`.
         buckets: by the id of a rule with a rate: tokens left when one was last taken, and when that was
             (milliseconds since 1970, as the judging process read its clock).
+        taken: by the id of each message of the inbox that the log has taken over, the number of that event.
+        signals: by the id of the message, signals that were taken, in order: `name`, `seq` of the event, `step` that
+            has consumed it, and `data` of the event where the log does not give it back. Those that a finished step
+            has consumed are forgotten.
+        waits: by step, waits that have begun, in order: `seq`, `signal` that is waited for, `until` when (milliseconds
+            since 1970). Those of finished steps are forgotten.
+        cancel: the first cancellation: `message`, `by`, `note`, `seq`, and `delivered`, by the steps at which it was.
     """
 
     held: dict[str, Tree] = field(default_factory=dict)
     buckets: dict[str, list[float]] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
+    signals: dict[str, Tree] = field(default_factory=dict)
+    waits: dict[str, Tree] = field(default_factory=dict)
+    cancel: Tree | None = None
 
     def copy(self) -> Controls:
         """The same, sharing nothing mutable."""

@@ -16,6 +16,7 @@ from typing import Final
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
 from steplog._kernel.fold_control import CONTROL, judged
+from steplog._kernel.fold_inbox import INBOX
 from steplog._kernel.fold_steps import (
     REPEATABLE,
     add,
@@ -295,4 +296,5 @@ _TRANSITIONS: Final[dict[str, Callable[[RunState, Event], None]]] = {
     ev.STEP_SKIPPED: _skipped,
     ev.STEP_RESOLVED: _resolved,
     **CONTROL,
+    **INBOX,
 }

@@ -11,7 +11,7 @@ from steplog._runtime import messages
 from steplog._runtime.blame import blamed, told
 from steplog._runtime.causes import causes
 from steplog._runtime.pack import Sink
-from steplog.errors import Interrupt, RunStopped
+from steplog.errors import Cancelled, Interrupt, RunStopped
 
 if TYPE_CHECKING:
     from steplog._runtime.group import Entry
@@ -42,6 +42,8 @@ def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str
 
 
 def _end(recorder: Recorder, error: BaseException | None, said: tuple[str, str]) -> tuple[str, dict[str, Any]]:
+    if recorder.unwinding is not None:
+        return ev.RUN_ENDED, _cancelled(recorder.unwinding.interrupt, error)
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         outcome, reason = said
         if outcome == reasons.COMPLETED:
@@ -63,10 +65,27 @@ def _end(recorder: Recorder, error: BaseException | None, said: tuple[str, str])
     return ev.RUN_SUSPENDED, {"reason": "interrupted", "error": facts}
 
 
+def _cancelled(interrupt: Cancelled, error: BaseException | None) -> dict[str, Any]:
+    """What is said of a run that was cancelled, whatever its program made of that."""
+    data = {
+        "outcome": reasons.CANCELLED,
+        "reason": "cancelled",
+        "message": str(interrupt).partition("\n")[0],
+        "step": interrupt.step,
+        "by": interrupt.by,
+        "note": interrupt.note,
+    }
+    # Its cleanup has failed. A task that was cancelled together with the others has not.
+    failed = isinstance(error, (Exception, SystemExit))
+    return {**data, "error": told(error)} if failed and error is not None else data
+
+
 def stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
     """What an interrupt leaves the outermost run scope as."""
     resume = run.command("resume")
-    commands = interrupt.commands if resume in interrupt.commands else (*interrupt.commands, resume)
+    # What was cancelled has ended.
+    goes_on = resume not in interrupt.commands and not isinstance(interrupt, Cancelled)
+    commands = (*interrupt.commands, resume) if goes_on else interrupt.commands
     message = f"run {run.run_id} stopped ({interrupt.reason}).\n{interrupt}"
     error = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
     error.__cause__ = interrupt

@@ -13,8 +13,9 @@ import threading
 from types import FrameType
 from typing import Any, Final
 
+from steplog._runtime.cancelling import CLEANUP_SECONDS
 from steplog._runtime.context import current_task
-from steplog.errors import Interrupt
+from steplog.errors import Cancelled, Interrupt
 
 _FIRST_SECONDS: Final = 0.2
 _AGAIN_SECONDS: Final = 0.5
@@ -39,13 +40,17 @@ class OwnerTask:
         """The owner that a run opened in `task` (or in no task) has."""
         return cls(task)
 
-    def halted(self, _interrupt: Interrupt) -> None:
-        """Make sure that the owner hears of it. Safe to call from any thread."""
+    def halted(self, interrupt: Interrupt) -> None:
+        """Make sure that the owner hears of it. Safe to call from any thread.
+
+        One that was cancelled gets as long as it may clean up.
+        """
         task = self._waiting_task()
         loop = None if task is None else task.get_loop()
         if loop is None or loop.is_closed() or current_task() is task:
             return
-        loop.call_soon_threadsafe(loop.call_later, _FIRST_SECONDS, self._nudge, task)
+        first = CLEANUP_SECONDS if isinstance(interrupt, Cancelled) else _FIRST_SECONDS
+        loop.call_soon_threadsafe(loop.call_later, first, self._nudge, task)
 
     def left(self) -> None:
         """The owner has left the run's scope; the cancellations that are still pending on it are ours to take back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from steplog._kernel.inbox import MAX_MESSAGE, Message, parse, seal
+from steplog._kernel.inbox import MAX_MESSAGE, SIGNAL, Message, parse, seal
 from steplog._runtime import redaction, settings, ulid
 from steplog._runtime.commit import timestamp
 from steplog._runtime.door import PROCESS
@@ -107,3 +107,41 @@ def _redactor() -> Any:
 
 def _shown(text: str | None) -> str | None:
     return None if text is None else _redactor().redact(text.encode("utf-8", "backslashreplace"))[0].decode()
+
+
+def signal(
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    by: str | None = None,
+    note: str | None = None,
+    store: Store | None = None,
+) -> str:
+    """Send a signal to a run, which `run.wait(name)` in its program returns. Any process may, at any time.
+
+    It is on disk when this returns. Signals of one name are returned in the order in which they were sent, each once;
+    one that nobody waits for yet is kept. Whether the run is open anywhere does not matter.
+
+    Args:
+        run_id: the run, which must exist.
+        name: what the run waits for.
+        value: what it is told: any value that a step may return, up to 64 KiB.
+        by: who sends it, for the record.
+        note: why, for the record.
+        store: where the run lives; as installed by default.
+
+    Returns:
+        The id of the message; the log of the run names it.
+
+    Raises:
+        UnknownRun: there is no such run.
+        InvalidArgument: the name or the value is not accepted.
+        EncodeError: the value cannot be recorded.
+        StoreError: it could not be written.
+    """
+    from steplog._kernel.codec import encode
+    from steplog._runtime.wait import check_signal
+
+    data = {"name": check_signal(name), "value": encode(value, "value")}
+    return send(chosen(store), run_id, SIGNAL, data, by=by, note=note).id

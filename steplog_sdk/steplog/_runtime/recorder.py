@@ -25,6 +25,7 @@ from steplog._kernel.fold import StepState
 from steplog._kernel.identity import args_hash
 from steplog._runtime import entries, forked, messages
 from steplog._runtime.blame import blame
+from steplog._runtime.cancelling import Unwinding
 from steplog._runtime.context import Frame, Owner, advance, branch_of
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Steps
@@ -32,12 +33,13 @@ from steplog._runtime.group import Entry
 from steplog._runtime.settle import Question
 from steplog._runtime.ticket import Call, Conclusion, Ticket
 from steplog._runtime.turns import Turn, Turns
-from steplog.errors import ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
+from steplog.errors import Cancelled, ForkedWriter, Interrupt, LeaseLost, LogFailed, ReenteredWriter, StoreError
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
     from steplog._runtime.control import Control
     from steplog._runtime.journal import Journal
+    from steplog._runtime.mail import Mail
 
 log: Final = logging.getLogger("steplog")
 
@@ -59,6 +61,8 @@ class Recorder:
         turns: the order in which recorded results are given back.
         on_drift: what to do when the program no longer does what the log says.
         drift_grace: seconds without a new request after which what other branches may ask for counts as missing.
+        mail: what others have said to the run; None where nobody can, as in a replay.
+        unwinding: how the program unwinds, once the run's cancellation was delivered; else None.
         left: steps that are to be concluded when the program goes on, and how.
         replayed: how many steps were answered from the log.
         executed: how many attempts were executed.
@@ -91,6 +95,8 @@ class Recorder:
         self._tells = log.isEnabledFor(logging.DEBUG)
         self.dispatch = Dispatch(self, on_drift)
         self.control: Control | None = None
+        self.mail: Mail | None = None
+        self.unwinding: Unwinding | None = None
         self.turns = Turns(journal.state, self.dispatch.runs_ahead)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}
@@ -335,10 +341,16 @@ class Recorder:
             if self.halted is not None:
                 return messages.again(self.halted)
             self.halted = interrupt
-        if not isinstance(interrupt, (LogFailed, LeaseLost)):
+        if not isinstance(interrupt, (LogFailed, LeaseLost, Cancelled)):
             self._suspend(interrupt)
         self._on_halt(interrupt)
         return interrupt
+
+    def unwind(self, interrupt: Cancelled) -> None:
+        """The run's cancellation has reached the program. Only steps that clean up are allowed from now on."""
+        if self.unwinding is None:
+            self.unwinding = Unwinding(interrupt)
+            self._on_halt(interrupt)
 
     def _suspend(self, interrupt: Interrupt) -> None:
         try:

@@ -15,10 +15,12 @@ from steplog._runtime.drive import Steps, Work
 from steplog._runtime.drive import run as drive
 from steplog._runtime.drive import run_async as drive_async
 from steplog._runtime.journal import Journal
+from steplog._runtime.mail import Mail
 from steplog._runtime.owner import OwnerTask
 from steplog._runtime.recorder import UNWRITTEN, Recorder
 from steplog._runtime.redaction import redactor
-from steplog.errors import Interrupt, InvalidArgument, RunBusy
+from steplog._runtime.wait import Waits, check_on_wait
+from steplog.errors import Cancelled, Interrupt, InvalidArgument, RunBusy
 from steplog.stores.base import check_run_id
 
 if TYPE_CHECKING:
@@ -27,25 +29,28 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("steplog")
 
 
-class Run:
+class Run(Waits):
     """A run of this process, as `with steplog.run(...) as run` gives it.
 
     Attributes:
         run_id: its id.
         resumed: whether its log held events before this process opened it.
         test: the test in which a cassette recorded or replayed it, or "".
+        on_wait: what a wait does that may take long: `block` or `suspend`.
     """
 
     def __init__(self, run_id: str, store: Store, options: dict[str, Any]) -> None:
         self.run_id = run_id
         self.resumed = False
         self.test = ""
+        self.on_wait = options.get("on_wait", "block")
         self._store = store
         self._options = options
         self._recorder: Recorder | None = None
         self._outer: Frame | None = None
         self._outcome = ("completed", "done")
         self._owner: OwnerTask | None = None
+        self._mail: Mail | None = None
 
     @property
     def state(self) -> RunState:
@@ -148,6 +153,9 @@ class Run:
         try:
             if "key" in journal.state.created:
                 _ = journal.fingerprints  # as `Journal.open`, which leaves it where a repair had to be noted first
+            if hasattr(self._store, "inbox"):
+                self._mail = Mail(journal, self._store.inbox(self.run_id), self._options["redactor"])
+                drive(self._mail.take())
         except BaseException:
             journal.close()
             raise
@@ -198,7 +206,7 @@ class Run:
             recorder.dispatch.replay_only(paced=PROCESS.replay.paced)
             PROCESS.replay.entered(recorder, running_loop())
         recorder.dispatch.live_tools = self._options.get("live_tools", False)
-        recorder.handle = self
+        recorder.handle, recorder.mail = self, self._mail
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)
         # Also without install(): a worker that lost its run would do its work unrecorded.
@@ -233,8 +241,9 @@ class Run:
         if stop is None:
             return None
         # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends. What
-        # a cassette holds around the runs of a test is no run to the program.
-        return stop if self._outer is not None and not self.test else ending.stopped(recorder.named, stop)
+        # a cassette holds around the runs of a test is no run to the program. A cancellation is this run's alone.
+        passes = self._outer is not None and not self.test and not isinstance(stop, Cancelled)
+        return stop if passes else ending.stopped(recorder.named, stop)
 
     def _close(self, recorder: Recorder) -> None:
         recorder.closed = True
@@ -252,12 +261,14 @@ class Run:
             recorder.conclude_open()
         except Interrupt as raised:
             error = raised
-        if recorder.halted is not None:
+        if recorder.halted is not None and not isinstance(recorder.halted, Cancelled):
             return messages.again(recorder.halted)
         try:
             yield ending.record(recorder, error, self._outcome)
         except UNWRITTEN as failed:
             return messages.end_not_recorded(recorder.named, failed)
+        if recorder.unwinding is not None:
+            return messages.again(recorder.unwinding.interrupt)
         return error if isinstance(error, Interrupt) else None
 
 
@@ -274,6 +285,7 @@ def run(
     version: str | None = None,
     trigger: str | dict[str, Any] | None = None,
     on_drift: str | None = None,
+    on_wait: str | None = None,
     durability: str | None = None,
     store: Store | None = None,
 ) -> Run:
@@ -288,6 +300,8 @@ def run(
         trigger: what or who started it, as text or as `{"kind": ..., "by": ...}`.
         on_drift: what to do when the program no longer does what the log says: `halt` (default), or `warn` or `run` to
             go on, returning what matches and running the rest; `STEPLOG_ON_DRIFT`.
+        on_wait: what becomes of the process while the run waits for a signal or a time: `block` (default) keeps it
+            waiting, `suspend` stops the run and leaves it to `steplog resume --due`; `STEPLOG_ON_WAIT`.
         durability: level for this run (docs/durability.md); as installed by default.
         store: where the run lives; as installed by default.
 
@@ -296,7 +310,7 @@ def run(
         RunBusy: another writer holds the run (on entering).
         KeyMissing: the run began with a key that `STEPLOG_KEY` does not hold (on entering).
         Corrupt, UnsupportedFormat, StoreError: the log cannot be opened (on entering).
-        RunStopped: the run stopped and needs a decision (on leaving).
+        RunStopped: the run stopped, waits or was cancelled (on leaving).
     """
     if PROCESS.replay is not None:
         said = {"goal": goal, "workflow": workflow, "version": version, "on_drift": on_drift}
@@ -317,6 +331,7 @@ def run(
         "version": version,
         "trigger": {"kind": trigger} if isinstance(trigger, str) else trigger or {"kind": "program"},
         "on_drift": settings.check_on_drift(on_drift or os.environ.get("STEPLOG_ON_DRIFT") or "halt"),
+        "on_wait": check_on_wait(on_wait or os.environ.get("STEPLOG_ON_WAIT") or "block"),
         "drift_grace": installed.drift_grace,
         "durability": getattr(chosen, "durability", level),
         "also": installed.also,

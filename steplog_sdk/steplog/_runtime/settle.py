@@ -14,10 +14,12 @@ from steplog._kernel.decide import FIRST, Decision, Effect, Forsaken, Halt, Proc
 from steplog._kernel.fold import StepState
 from steplog._runtime import messages
 from steplog._runtime.accounts import await_accounts
+from steplog._runtime.cancelling import unwind_if_cancelled
 from steplog._runtime.context import Frame, current_task, owner
 from steplog._runtime.dispatch import took
 from steplog._runtime.drive import Pause, Steps, run, run_async
 from steplog._runtime.explain import explain
+from steplog._runtime.mail import attend
 from steplog._runtime.ticket import Call, Earlier, Recorded, Ticket
 from steplog.errors import Interrupt
 
@@ -95,10 +97,12 @@ def replayed(
 
 def settle_in_thread(recorder: Recorder, question: Question, *, may_wait: bool) -> Ticket:
     """The same as `settle` for a thread, the short way where a first attempt has nothing to wait for."""
-    submitted = question.submitted
+    submitted, mail = question.submitted, recorder.mail
     if (
         (submitted is None or submitted[2] is not FIRST)
         or recorder.control is not None
+        or (mail is not None and mail.is_due(question.call))
+        or recorder.journal.state.controls is not None
         or (may_wait and recorder.turns.holds_back())
     ):
         return run(settle(recorder, question, may_wait=may_wait))
@@ -125,6 +129,9 @@ def settle(recorder: Recorder, question: Question, *, may_wait: bool) -> Steps[T
     dispatch = recorder.dispatch
     submitted = submitted or (yield from await_accounts(dispatch, call, place, hashed, branch, recorder.drift_grace))
     effect, occurrence, decision = submitted
+    mail = recorder.mail
+    if (mail is not None and mail.is_due(call)) or recorder.journal.state.controls is not None:
+        yield from heed(recorder, Ticket(recorder, call, effect), decision)
     if isinstance(decision, Halt) and decision.missed and dispatch.branched:
         decision = yield from _await_siblings(recorder, effect, decision, may_wait=may_wait)
     if isinstance(decision, Halt) and decision.reason == "drift" and recorder.on_drift == "warn":
@@ -156,6 +163,13 @@ def _plain_ticket(recorder: Recorder, question: Question, submitted: Submitted) 
     if call.account:
         ticket.account = recorder.dispatch.account(call)
     return ticket
+
+
+def heed(recorder: Recorder, ticket: Ticket, decision: Decision) -> Steps[None]:
+    """Take in what others have said to the run, before a step is settled. Raises Cancelled where it must not be."""
+    yield from attend(recorder, ticket)
+    if not isinstance(decision, (Replay, Forsaken)):
+        yield from unwind_if_cancelled(recorder, ticket)
 
 
 def _ticket(

@@ -268,3 +268,26 @@ with steplog.run("r"):
 
     assert done.returncode == 1
     assert "os._exit(0), so there is no verdict on run r" in done.stderr
+
+
+C_CLIENT = """
+import ctypes, os, socket, struct
+if os.environ.get("REACH"):
+    libc = ctypes.CDLL(None)
+    name = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 443) + socket.inet_aton("192.0.2.1") + bytes(8)
+    print("C", libc.connect(libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0), name, len(name)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a guard of Linux")
+def test_a_connection_of_code_in_c_is_refused_and_told(shell):
+    shell.script("agent.py", C_CLIENT + (shell.folder / "agent.py").read_text())
+    assert shell("run", "agent.py", "tea").returncode == 0
+
+    facts = replay(shell, "last", REACH="1")
+
+    if facts["guard"] != "kernel":
+        pytest.skip("this kernel, or the container around it, has no user notification")
+    assert facts["refused"] == ["connection to 192.0.2.1:443"]
+    assert facts["divergence"]["kind"] == "unrecorded"
+    assert replay(shell, "last", "--ignore", "192.0.2.1", REACH="1")["verdict"] == "identical"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import _socket
 import asyncio
 import contextlib
+import multiprocessing.util
+import os
 import socket
 import subprocess
 import sys
@@ -238,6 +240,20 @@ def test_a_connection_outside_the_run_raises_too():
             one.connect_ex(("192.0.2.1", 80))
 
     assert replayed.refused == ["connection to 192.0.2.1:80"]
+    assert replayed.divergence.kind == "unrecorded"
+    assert "steplog replay r --ignore 192.0.2.1:80" in replayed.divergence.message
+
+
+def test_a_connection_that_is_none_of_its_business_is_as_if_the_host_were_down():
+    record()
+
+    with steplog.replay("r", ignore=["192.0.2.1"]) as replayed, steplog.run("r"):
+        agent("o-1")
+        with pytest.raises(ConnectionRefusedError), socket.socket() as one:
+            one.connect_ex(("192.0.2.1", 80))
+
+    assert replayed.refused == ["connection to 192.0.2.1:80"]
+    assert replayed.identical
 
 
 def test_a_child_process_is_refused():
@@ -249,6 +265,106 @@ def test_a_child_process_is_refused():
     with steplog.replay("r", allow=["true"]), steplog.run("r"):
         subprocess.run(["true"], check=True)
         agent("o-1")
+
+
+def test_a_child_that_is_started_below_subprocess_is_refused(tmp_path):
+    record()
+    made = str(tmp_path / "made")
+
+    def spawn() -> None:
+        os.waitpid(multiprocessing.util.spawnv_passfds(b"/usr/bin/touch", [b"touch", os.fsencode(made)], ()), 0)
+
+    with pytest.raises(steplog.RunStopped) as stopped, steplog.replay("r"), steplog.run("r"):
+        spawn()
+
+    assert "child process /usr/bin/touch" in str(stopped.value)
+    assert not os.path.exists(made)
+    spawn()
+    assert os.path.exists(made)
+
+
+@pytest.mark.parametrize("does", ["the same", "something else", "reaches out", "nothing"])
+def test_what_a_forked_child_does_reaches_the_verdict(does):
+    def program(does: str) -> None:
+        with steplog.run("r"):
+            look_up("o-1")
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                if does == "reaches out":
+                    socket.getaddrinfo("provider.example", 443)
+                elif does != "nothing":
+                    with steplog.run("child"):
+                        refund("o-1" if does == "the same" else "o-2")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    program("the same")
+
+    with steplog.replay("r") as replayed:
+        program(does)
+
+    kind = {"the same": None, "something else": "drift", "reaches out": "unrecorded", "nothing": None}[does]
+    assert (replayed.divergence and replayed.divergence.kind) == kind
+    if kind is not None:
+        assert "in a child process" in replayed.divergence.message
+
+
+def test_a_run_with_an_id_of_its_own_that_is_not_opened_any_more_is_a_difference():
+    def program(*, all_of_it: bool = True) -> None:
+        with steplog.run("outer"):
+            look_up("o-1")
+            if all_of_it:
+                with steplog.run("mine"):
+                    refund("a")
+
+    program()
+
+    with steplog.replay("outer") as replayed:
+        program(all_of_it=False)
+
+    assert replayed.divergence.kind == "unplayed"
+    assert "without opening run mine" in replayed.divergence.message
+
+
+def test_a_run_that_a_returned_step_had_opened_is_not_missed():
+    @steplog.step
+    def nested() -> None:
+        with steplog.run("mine"):
+            refund("a")
+
+    with steplog.run("outer"):
+        nested()
+    DONE.clear()
+
+    with steplog.replay("outer") as replayed, steplog.run("outer"):
+        nested()
+
+    assert replayed.identical
+    assert DONE == []
+
+
+def test_a_connection_that_no_guard_has_seen_is_told(receiver, monkeypatch):
+    from steplog._runtime import open_sockets
+
+    record()
+    # A connection to this machine stands for one to another, which there may be no way to.
+    monkeypatch.setattr(open_sockets, "is_local", lambda _: False)
+    with steplog.replay("r") as replayed:
+        agent("o-1")
+        with egress_unseen():
+            one = socket.create_connection(("127.0.0.1", receiver[0]))
+    one.close()
+
+    assert replayed.divergence.kind == "unrecorded"
+    assert f"connected to 127.0.0.1:{receiver[0]}" in replayed.divergence.message
+
+
+@contextlib.contextmanager
+def egress_unseen():
+    egress._inside.busy = True
+    yield
+    egress._inside.busy = False
 
 
 def test_event_loops_and_pools_work_under_the_guard():

@@ -63,6 +63,12 @@ Examples:
     multiple=True,
     help="Let this be reached although it is not recorded: a host, HOST:PORT or a program. Repeatable.",
 )
+@click.option(
+    "--ignore",
+    metavar="HOST",
+    multiple=True,
+    help="As if this host, or HOST:PORT, were down, and no difference: telemetry, say. Repeatable.",
+)
 @click.option("--examine", is_flag=True, hidden=True, help="Go on after a difference; for `steplog doctor`.")
 @recorded_beside
 @common
@@ -73,6 +79,7 @@ def replay(
     also: tuple[str, ...],
     http: tuple[str, ...],
     allow: tuple[str, ...],
+    ignore: tuple[str, ...],
     pace: str,
     *,
     is_module: bool,
@@ -93,8 +100,14 @@ def replay(
     _say_what_changed(state, program)
     _prepare(found, named_home)
     _install(state, [*also, *(WATCHED if examine else ())], http)
+    from steplog._runtime.replay import Replay
+
     began = time.perf_counter()
-    replayed, leaving = _replay(program, found, allow, pace=pace, examine=examine, as_json=as_json)
+    # To the end of the process: what a program leaves to be done at its exit is not recorded either.
+    replayed = Replay(
+        found.run_id, found.store, allow, pace=pace, ignore=ignore, for_good=has_own_process(), examine=examine
+    )
+    leaving = _replay(program, replayed, as_json=as_json)
     facts = {**facts_of(replayed), "seconds": round(time.perf_counter() - began, 3)}
     if as_json:
         emit_json(facts)
@@ -131,19 +144,13 @@ def _install(state: RunState, also: Sequence[str], http: Sequence[str]) -> None:
     steplog.install(also=[*created.get("also", ()), *also], http=[*created.get("http", ()), *http])
 
 
-def _replay(
-    program: Program, found: Found, allow: Sequence[str], *, pace: str, examine: bool, as_json: bool
-) -> tuple[Replay, BaseException | None]:
-    """The replay, and what the program was left by, or None."""
-    from steplog._runtime.replay import Replay
-
-    # To the end of the process: what a program leaves to be done at its exit is not recorded either.
-    replayed = Replay(found.run_id, found.store, allow, pace=pace, for_good=has_own_process(), examine=examine)
+def _replay(program: Program, replayed: Replay, *, as_json: bool) -> BaseException | None:
+    """Replay it; returns what the program was left by, or None."""
     os.chdir(program.cwd)
     with (
         programs.as_python_would(program),
         redirect_stdout(sys.stderr if as_json else sys.stdout),
-        _no_end_without_verdict(found.run_id),
+        _no_end_without_verdict(replayed.run_id),
     ):
         try:
             with replayed:
@@ -151,8 +158,8 @@ def _replay(
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if not replayed.judged:
                 raise  # the log cannot be opened
-            return replayed, error
-    return replayed, None
+            return error
+    return None
 
 
 @contextmanager
@@ -184,7 +191,8 @@ def facts_of(replayed: Replay) -> dict[str, Any]:
         "replayed": replayed.replayed,
         "live_calls": replayed.live_calls,
         "unplayed": [step.id for step in replayed.unplayed],
-        "refused": list(replayed.refused),
+        "refused": replayed.refused,
+        "guard": replayed.guard,
         "divergence": None if divergence is None else divergence._asdict(),
         "note": replayed.note or None,
         **({} if replayed.examination is None else replayed.examination.facts()),
@@ -208,7 +216,7 @@ def _tell(replayed: Replay, facts: dict[str, Any], leaving: BaseException | None
     steps = f"{facts['replayed']} of {counted(facts['steps'], 'step')}"
     say(f"replayed {steps} of run {facts['run']}, {facts['live_calls']} live calls, {facts['seconds']:.2f} s")
     for refused in facts["refused"][:_SHOWN]:
-        say(f"refused outside the run: {refused}")
+        say(f"refused outside the run: {printable(refused)}")
     if facts["note"]:
         say(facts["note"])
     say(facts["verdict"])

@@ -10,8 +10,8 @@ from steplog._kernel.fold import RunState, StepState
 IDENTICAL: Final = "identical"
 DIFFERENT: Final = "different"
 
-# How a run can have ended for good. What is suspended, or has no end because its process died, ends in the open.
-_ENDED: Final = frozenset({"completed", "escalated", "cancelled", "failed"})
+ENDED: Final = frozenset({"completed", "escalated", "cancelled", "failed"})
+"""How a run can have ended for good. What is suspended, or has no end because its process died, ends in the open."""
 
 
 class Halted(NamedTuple):
@@ -70,7 +70,7 @@ def judge(
         unplayed: recorded steps with an outcome that it did not ask for.
         end: how it ended, as data of a `run.ended` or `run.suspended`, or None where the program left no run.
     """
-    has_ended = recorded.status in _ENDED
+    has_ended = recorded.status in ENDED
     before = recorded.ended or {}
     if halted is not None:
         if not has_ended and not unplayed and (halted.reason == "unrecorded" or _same_stop(before, halted)):

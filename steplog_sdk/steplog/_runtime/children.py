@@ -10,10 +10,15 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 MARK: Final = "STEPLOG_GUARDED"
-"""Set in the environment of children that are under the guard: `1`, and what they may reach, divided by blanks."""
+"""Set in the environment of children that are under the guard. Words divided by blanks: the file into which they tell
+what happened (`reports`), or `1` where nobody reads it; what they may reach; behind `!`, what is as if it were down."""
+
+WATCHER: Final = "STEPLOG_GUARDED_BY"
+"""Set beside it where the kernel stops connections (`kernel_guard`): the id of the process that decides on them."""
 
 _PATH: Final = "PYTHONPATH"
 _HERE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guarded")
@@ -21,6 +26,20 @@ _PYTHON: Final = re.compile(r"python[\d.]*(\.exe)?", re.IGNORECASE)
 # Options that leave out variables (E), `site` (S) or both (I), and those that take the next word.
 _BLIND: Final = frozenset("EIS")
 _TAKES_WORD: Final = frozenset("WX")
+
+
+class Told(NamedTuple):
+    """What a child under the guard was told by its environment.
+
+    Attributes:
+        report: the file into which it tells what happened, or "".
+        allowed: what it may reach.
+        ignored: hosts that are as if they were down.
+    """
+
+    report: str
+    allowed: list[str]
+    ignored: list[str]
 
 
 class Marked:
@@ -33,13 +52,14 @@ class Marked:
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._before = {name: environment.get(name) for name in (MARK, _PATH)}
-        self.say(())
+        self.say(Told("", [], []))
         if _HERE not in environment.get(_PATH, "").split(os.pathsep):
             environment[_PATH] = os.pathsep.join(filter(None, (_HERE, environment.get(_PATH))))
 
-    def say(self, allowed: Iterable[str]) -> None:
-        """Tell children what they may reach."""
-        self._environment[MARK] = " ".join(["1", *sorted(allowed)])
+    def say(self, told: Told) -> None:
+        """Tell it to children that are started from now on."""
+        words = [told.report or "1", *sorted(told.allowed), *(f"!{one}" for one in sorted(told.ignored))]
+        self._environment[MARK] = " ".join(quote(word, safe="/!:[]") for word in words)
 
     def take_back(self) -> None:
         """Leave it as it was."""
@@ -50,9 +70,11 @@ class Marked:
                 self._environment[name] = value
 
 
-def allowed_here() -> list[str]:
-    """What this process, a child under the guard, may reach."""
-    return os.environ.get(MARK, "1").split()[1:]
+def told_here() -> Told:
+    """What this process, a child under the guard, was told."""
+    report, *words = [unquote(word) for word in os.environ.get(MARK, "1").split()]
+    ignored = [word[1:] for word in words if word.startswith("!")]
+    return Told("" if report == "1" else report, [word for word in words if not word.startswith("!")], ignored)
 
 
 def why_unguarded(program: Any, words: Iterable[Any], environment: Mapping[Any, Any] | None) -> str:

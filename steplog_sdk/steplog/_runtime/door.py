@@ -40,6 +40,9 @@ class Opener(Protocol):
     def entered(self, recorder: Any, loop: Any) -> None:
         """A run was entered in this thread, in this event loop where there is one."""
 
+    def left(self, run: Any) -> None:
+        """A run that it has opened was left."""
+
     def lets_pass(self, target: str) -> bool:
         """Whether a local value is none of its business."""
 

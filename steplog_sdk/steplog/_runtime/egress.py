@@ -10,7 +10,7 @@ this machine too, since a service on it is a service. Unix sockets and socket pa
 runners are made, pass. A child process passes where it is a python that is under this guard itself; others are refused.
 
 Code that does not go through the interpreter (libraries in C with sockets of their own, such as gRPC's) raises no audit
-event and is not seen.
+event and is not seen here; `kernel_guard` stands behind this one where a replay has a process to itself.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from steplog._runtime.children import Marked, why_unguarded
+from steplog._runtime.children import Marked, Told, why_unguarded
 from steplog._runtime.context import frame
+from steplog._runtime.reach import LOCAL, Reach, address, is_local
 from steplog._runtime.sends import Sends
+from steplog._runtime.spawns import Spawns
 
 Refuse = Callable[[str], BaseException]
 """Makes the exception that a refused action raises, given what was refused in a few words."""
 
+Passes = Callable[[str, Any], None]
+"""Hears of a connection that is let pass: host and port."""
+
 # Modules that ask the system about itself by a child process (`uname`, `ldconfig`): SDKs name the machine in a header.
 _ASKS_THE_SYSTEM: Final = frozenset({"platform", "ctypes.util", "uuid", "distro", "distro.distro"})
-_STARTERS: Final = frozenset({"subprocess", "os", __name__})
-
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", ""})  # noqa: S104  # a list of names
+_STARTERS: Final = frozenset({"subprocess", "os", "steplog._runtime.spawns", __name__})
 
 
 class _Guard:
@@ -42,14 +45,18 @@ class _Guard:
 
     Attributes:
         refuse: makes the exception for what is refused.
-        allowed: hosts, `host:port` pairs and commands that pass.
+        reach: hosts, `host:port` pairs and commands that pass.
         local: whether connections to this machine pass outside a run.
+        passes: hears of connections that pass, or None.
+        told: what child processes are told.
     """
 
-    def __init__(self, refuse: Refuse, allowed: Collection[str], *, local: bool) -> None:
+    def __init__(self, refuse: Refuse, told: Told, *, local: bool, passes: Passes | None) -> None:
         self.refuse = refuse
-        self.allowed = frozenset(allowed)
+        self.reach = Reach(told.allowed)
         self.local = local
+        self.passes = passes
+        self.told = told
 
 
 # Those who want the guard on; it is off while there is none. The newest says what passes and how it is refused.
@@ -57,7 +64,7 @@ _guards: Final[list[_Guard]] = []
 _lock: Final = threading.Lock()
 _hooked = False
 _marked: Marked | None = None
-_sends: Sends | None = None
+_replaced: tuple[Sends, Spawns] | None = None
 
 
 class _Inside(threading.local):
@@ -84,39 +91,51 @@ def guarded(refuse: Refuse, allowed: Collection[str] = ()) -> Iterator[None]:
         release()
 
 
-def engage(refuse: Refuse, allowed: Collection[str] = (), *, local: bool = True) -> Callable[[], None]:
+def engage(
+    refuse: Refuse,
+    allowed: Collection[str] = (),
+    *,
+    ignored: Collection[str] = (),
+    report: str = "",
+    local: bool = True,
+    passes: Passes | None = None,
+) -> Callable[[], None]:
     """Switch the guard on; returns what switches it off again.
 
     Args:
         refuse: makes the exception that a refused action raises.
         allowed: as for `guarded`.
+        ignored: hosts that are, in child processes, as if they were down.
+        report: the file into which child processes tell what happened, or "".
         local: whether connections to this machine pass outside a run.
+        passes: hears of connections that pass.
     """
-    global _hooked, _marked, _sends  # noqa: PLW0603  # one hook and one environment for the process
-    guard = _Guard(refuse, allowed, local=local)
+    global _hooked, _marked, _replaced  # noqa: PLW0603  # one hook and one environment for the process
+    guard = _Guard(refuse, Told(report, list(allowed), list(ignored)), local=local, passes=passes)
     with _lock:
         _guards.append(guard)
         _marked = _marked or Marked()
-        _marked.say(guard.allowed)
-        _sends = _sends or Sends(_sent)
+        _marked.say(guard.told)
+        _replaced = _replaced or (Sends(_sent), Spawns(_started))
         if not _hooked:
             # It cannot be taken back; with nobody on guard it does nothing.
             _hooked = True
             sys.addaudithook(_listen)
 
     def release() -> None:
-        global _marked, _sends  # noqa: PLW0603  # as above
+        global _marked, _replaced  # noqa: PLW0603  # as above
         with _lock:
             if guard in _guards:
                 _guards.remove(guard)
             if _guards and _marked is not None:
-                _marked.say(_guards[-1].allowed)
+                _marked.say(_guards[-1].told)
             if not _guards and _marked is not None:
                 _marked.take_back()
                 _marked = None
-            if not _guards and _sends is not None:
-                _sends.take_back()
-                _sends = None
+            if not _guards and _replaced is not None:
+                for replaced in _replaced:
+                    replaced.take_back()
+                _replaced = None
 
     return release
 
@@ -145,6 +164,11 @@ def _listen(event: str, args: tuple[Any, ...]) -> None:
 def _sent(host: Any, port: Any) -> None:
     """Something is about to be sent over a connection that is open."""
     _ask(lambda guard, _: _address(guard, "connection to", host, port), ())
+
+
+def _started(program: Any, words: list[Any], environment: dict[str, str] | None) -> None:
+    """A child process is about to be started below `subprocess`."""
+    _ask(lambda guard, _: _child(guard, program, words, environment), ())
 
 
 def _ask(look: _Look, args: tuple[Any, ...]) -> None:
@@ -181,23 +205,19 @@ def _other_end(sock: Any) -> Any:
 def _look_up(guard: _Guard, args: tuple[Any, ...]) -> str:
     host = args[0]
     host = host.decode("ascii", "replace") if isinstance(host, bytes) else host
-    if host is None or str(host) in _LOCAL:
+    if host is None or str(host) in LOCAL:
         return ""  # a name of this machine; whether it is connected to is asked when it is
     return _address(guard, "look-up of", host, args[1] if len(args) > 1 else None)
 
 
 def _address(guard: _Guard, what: str, host: Any, port: Any) -> str:
     host = str(host)
-    named = f"{host}:{port}" if port is not None else host
-    if host in guard.allowed or named in guard.allowed:
-        return ""
-    if _is_local(host) and ((guard.local and frame() is None) or _makes_a_pair()):
-        return ""
-    return f"{what} {named}"
-
-
-def _is_local(host: str) -> bool:
-    return host in _LOCAL or host.startswith("127.")
+    is_free = is_local(host) and ((guard.local and frame() is None) or _makes_a_pair())
+    if not is_free and not guard.reach.allows(host, port):
+        return f"{what} {address(host, port)}"
+    if guard.passes is not None:
+        guard.passes(host, port)
+    return ""
 
 
 def _makes_a_pair() -> bool:
@@ -234,7 +254,7 @@ def _shell(guard: _Guard, args: tuple[Any, ...]) -> str:
 
 def _child(guard: _Guard, program: Any, words: list[Any], environment: Any) -> str:
     name = _text(program) if program is not None else _text(words[0] if words else "")
-    if name in guard.allowed or os.path.basename(name) in guard.allowed:
+    if not guard.reach.named.isdisjoint((name, os.path.basename(name))):
         return ""
     why = why_unguarded(program, words, environment or None)
     return f"child process {name} ({why})" if why and not _asks_the_system() else ""

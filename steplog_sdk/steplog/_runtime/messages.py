@@ -195,6 +195,17 @@ def refused(run: Named, what: str) -> Unrecorded:
     return Unrecorded(message, run_id=run.run_id, commands=(show,), asked=what)
 
 
+def refused_outside(run: Named, what: str) -> str:
+    """What is said of a replay in which something was tried outside the run."""
+    message = str(refused(run, what))
+    if not what.startswith(("connection", "look-up")):
+        return message
+    host = what.removeprefix("connection to ").removeprefix("look-up of ").partition(",")[0]
+    return (
+        f"{message}\nIs it none of the program's business (telemetry, say)? {run.command('replay', '--ignore', host)}"
+    )
+
+
 def whose(run: Named, state: RunState, account: str, asked: tuple[str, ...], *, taken: bool) -> DriftDetected:
     """The interrupt for an account's request of which the log does not tell which recorded one it is.
 

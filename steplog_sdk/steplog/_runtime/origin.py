@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.codec import encode
+from steplog._runtime.context import frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,14 @@ def created_data(
         "steplog": steplog_version(),
         "packages": packages(),
         "entry": entry(),
+        **_inside(),
     }
+
+
+def _inside() -> dict[str, str]:
+    """The run at whose top this one is opened. A step that is returned does not open what it had opened inside."""
+    place = frame()
+    return {"inside": place.recorder.journal.run_id} if place is not None and not place.scope else {}
 
 
 def main_script() -> Path | None:

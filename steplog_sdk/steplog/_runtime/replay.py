@@ -6,7 +6,7 @@ not happen (`_kernel.replaying`). While it is under way the egress guard is on, 
 
 from __future__ import annotations
 
-import itertools
+import os
 import threading
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from steplog._kernel.fold import RunState, StepState
 from steplog._kernel.replaying import unplayed
-from steplog._kernel.verdict import Divergence, Halted, Judgement, judge
-from steplog._runtime import egress, messages, settings
+from steplog._kernel.verdict import Divergence, Judgement
+from steplog._runtime import egress, messages, reports, settings
+from steplog._runtime import replay_verdict as verdict
 from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
 from steplog._runtime.ending import stopped
 from steplog._runtime.examining import Examination
 from steplog._runtime.origin import WRAPPED
 from steplog._runtime.redaction import redactor
+from steplog._runtime.refusals import Refusals
 from steplog._runtime.replay_clock import Clock
 from steplog._runtime.replay_setup import prepared
 from steplog._runtime.replay_store import ReplayStore
+from steplog._runtime.replay_verdict import tell_left
+from steplog._runtime.reports import Reports
 from steplog._runtime.run import Run
 from steplog.errors import Interrupt, InvalidArgument, UnknownRun, Unrecorded
 from steplog.stores.base import folded
@@ -50,7 +54,6 @@ class Replay:
         recorded: its folded log.
         examination: what is found where it goes on after a difference, or None where it stops at the first.
         paced: whether steps take the time that they took.
-        refused: what was tried and refused outside the run, such as a connection of a background thread.
     """
 
     def __init__(
@@ -60,12 +63,17 @@ class Replay:
         allow: Collection[str] = (),
         *,
         pace: str = VIRTUAL,
+        ignore: Collection[str] = (),
         for_good: bool = False,
         examine: bool = False,
     ) -> None:
         self.run_id = _newest(store) if run_id is None else run_id
         self.recorded: RunState = folded(store.read(self.run_id))
-        self.refused: list[str] = []
+        # A forked child has this object too; what it does reaches the verdict by way of reports.
+        self._process = os.getpid()
+        self._reports = Reports.new()
+        self._ignore = ignore
+        self._refusals = Refusals(ignore, None)
         self.examination = Examination(self.recorded) if examine else None
         self._store = ReplayStore(store)
         self._allow = allow
@@ -127,6 +135,16 @@ class Replay:
         main = self._main()
         seen = () if main is None else main.recorder.dispatch.seen
         return unplayed(self.recorded, seen)
+
+    @property
+    def refused(self) -> list[str]:
+        """What was tried outside the run and refused, such as a connection of a background thread."""
+        return self._refusals.everything()
+
+    @property
+    def guard(self) -> str:
+        """What refuses connections: `kernel`, or `interpreter`, which does not see sockets of code in C."""
+        return self._refusals.guard
 
     def _judged(self) -> Judgement:
         if self._judgement is None:
@@ -195,7 +213,15 @@ class Replay:
         self._undo = prepared(self.recorded)
         self._undo.callback(setattr, PROCESS, "replay", None)
         PROCESS.replay = self
-        self._undo.callback(egress.engage(self.refuse, self._allow))
+        self._refusals = Refusals.under_guard(self._ignore, self._allow, for_good=self._for_good)
+        engaged = egress.engage(
+            self.refuse,
+            self._allow,
+            ignored=self._ignore,
+            report=self._reports.path,
+            passes=self._refusals.passes,
+        )
+        self._undo.callback(engaged)
         if self._clock is not None:
             self._clock.start()
             self._undo.callback(self._clock.stop)
@@ -214,48 +240,22 @@ class Replay:
             raise ordinary from ordinary.__cause__
 
     def _compare(self) -> Judgement:
+        told = self._reports.take()
+        self._refusals.note_told(told)
+        judged = verdict.with_children(self._compare_own(), told, self._store)
+        return verdict.with_refusals(judged, self._refusals, self._named)
+
+    def _compare_own(self) -> Judgement:
         if self.examination is not None and self.examination.findings:
             count = len(self.examination.findings)
             message = (
                 f"{count} request(s) of the program are not what was recorded; they got the nearest recorded answer"
             )
-            return Judgement("different", Divergence("drift", message, self.examination.findings[0].step))
+            return verdict.different("drift", message, self.examination.findings[0].step)
         main = self._main()
         if main is None:
-            message = f"the program never opened run {self.run_id}, and did nothing that would be part of it"
-            return Judgement("different", Divergence("not opened", message))
-        others = {run.run_id: run for run in self._runs if run.run_id != self.run_id}
-        for run in others.values():
-            if not run.entered:
-                message = f"run {run.run_id}, which the program asks for, was not opened"
-                return Judgement("different", Divergence("not opened", message))
-            judged = self._judge_run(folded(self._store.last[run.run_id].view), run, None)
-            if judged.divergence is not None:
-                told = judged.divergence._replace(message=f"run {run.run_id}: {judged.divergence.message}")
-                return judged._replace(divergence=told)
-        judged = self._judge_run(self.recorded, main, self._outside)
-        if judged.divergence is None and (missed := self._inner_left_out(main, others)):
-            message = f"the program ended without opening run {missed}, which was recorded inside"
-            return Judgement("different", Divergence("unplayed", message))
-        return judged
-
-    def _judge_run(self, recorded: RunState, run: Run, outside: Interrupt | None) -> Judgement:
-        interrupt = run.recorder.halted or outside
-        halted = None if interrupt is None else Halted(interrupt.reason, interrupt.step, str(interrupt))
-        end = self._store.last[run.run_id].end
-        left = unplayed(recorded, run.recorder.dispatch.seen)
-        return judge(recorded, halted, left, None if end is None else end[1])
-
-    def _inner_left_out(self, main: Run, opened: Collection[str]) -> str:
-        """A recorded run without an id of its own, at the top of the replayed one, that was not opened; or ""."""
-        recorded = frozenset(self._store.runs())
-        for number in itertools.count(1):
-            name = main.recorder.dispatch.nth_inner_run("", number)
-            if name not in recorded:
-                return ""
-            if name not in opened:
-                return name
-        raise AssertionError
+            return verdict.never_opened(self.run_id)
+        return verdict.judge_all(main, self.recorded, self._runs, self._store, self._outside)
 
     # what the program does meanwhile -----------------------------------------------------------------------------
 
@@ -304,24 +304,37 @@ class Replay:
 
     def entered(self, recorder: Recorder, loop: Any) -> None:
         """A run was entered in this thread, in this event loop where there is one."""
+        if os.getpid() != self._process:
+            self._reports.add(reports.OPENED, run=recorder.journal.run_id)
         if self._clock is not None:
             self._clock.adopt(loop)
         if self.examination is not None:
             recorder.dispatch.goes_on = partial(self.examination.goes_on, recorder)
 
+    def left(self, run: Run) -> None:
+        """A run that it has opened was left."""
+        if os.getpid() != self._process:
+            tell_left(self._reports, run, self._store)
+
     def lets_pass(self, target: str) -> bool:
         """Whether a local value is not part of the replay, and only watched."""
         return self.examination is not None and self.examination.lets_pass(target)
 
-    def refuse(self, what: str) -> Interrupt:
-        """The interrupt for something that is not recorded and was not done. Inside a run, that run halts."""
+    def refuse(self, what: str) -> Interrupt | OSError:
+        """The exception for something that is not recorded and was not done. Inside a run, that run halts."""
+        if self._refusals.ignores(what):
+            self._refusals.note(what)
+            return self._refusals.as_if_down(what)
         place = frame()
         refusal = messages.refused(self._named, what)
         if place is not None:
             halted: Interrupt = place.recorder.halt(refusal)
             return halted
+        if os.getpid() != self._process:
+            self._reports.add(reports.REFUSED, refused=what)
+            return refusal
+        self._refusals.note(what)
         with self._lock:
-            self.refused.append(what)
             if "outside the run" in what:
                 self._outside = self._outside or refusal
         return refusal
@@ -348,7 +361,12 @@ def options() -> dict[str, Any]:
 
 
 def replay(
-    run_id: str | None = None, *, store: Store | None = None, allow: Collection[str] = (), pace: str = VIRTUAL
+    run_id: str | None = None,
+    *,
+    store: Store | None = None,
+    allow: Collection[str] = (),
+    ignore: Collection[str] = (),
+    pace: str = VIRTUAL,
 ) -> Replay:
     """Replay a recorded run: the program inside gets what was recorded, and nothing happens again.
 
@@ -365,6 +383,7 @@ def replay(
         store: where it is recorded; as installed by default.
         allow: hosts (`127.0.0.1`), hosts with a port (`127.0.0.1:5432`) and names of programs (`git`) that the program
             may reach although that is not recorded.
+        ignore: hosts, and hosts with a port, that are as if they were down, which is no difference: of telemetry, say.
         pace: `virtual`, where nobody waits for a pause or a timeout and they still come in their order, or `recorded`,
             where steps take the time that they took and pauses are made.
 
@@ -376,4 +395,4 @@ def replay(
     if pace not in PACES:
         raise InvalidArgument(f'unknown pace {pace!r}. Write pace="virtual" or pace="recorded".')
     chosen = store or settings.open_store(PROCESS.settings or settings.resolve())
-    return Replay(run_id, chosen, allow, pace=pace)
+    return Replay(run_id, chosen, allow, pace=pace, ignore=ignore)

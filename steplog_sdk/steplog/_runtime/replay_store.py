@@ -17,6 +17,7 @@ from steplog.stores.base import Durability
 from steplog.stores.memory import MemoryBodies
 
 if TYPE_CHECKING:
+    from steplog._kernel.events import Event
     from steplog.stores.base import BodyStore, LogView, Recovered, Store
 
 
@@ -43,6 +44,11 @@ class ReplayStore:
     def read(self, run_id: str) -> LogView:
         """Read and verify a recorded log."""
         return self._source.read(run_id)
+
+    def first(self, run_id: str) -> Event | None:
+        """The first event of a recorded run."""
+        first = getattr(self._source, "first", None)
+        return next(iter(self._source.read(run_id).events), None) if first is None else first(run_id)
 
     def open(self, run_id: str) -> ReplayWriter:
         """Open a recorded run. Raises what `read` raises; a run that is not recorded is not created."""

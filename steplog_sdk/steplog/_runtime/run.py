@@ -238,6 +238,8 @@ class Run(Waits):
                 yield Work(recorder.journal.save)
         finally:
             self._close(recorder)
+            if self._options.get("replay") and (replay := PROCESS.replay) is not None:
+                replay.left(self)
         if stop is None:
             return None
         # An outer run is around this one: the interrupt goes on through it and becomes ordinary where that ends. What

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
-from steplog._kernel.events import Event
+from steplog._kernel.events import RUN_CREATED, Event
 from steplog._kernel.fold import RunState, fold
 from steplog.errors import InvalidArgument
 
@@ -54,6 +54,16 @@ class LogView(NamedTuple):
 def folded(view: LogView) -> RunState:
     """The state of a run whose log was read. It is the caller's own."""
     return fold(view.events) if view.state is None else view.state
+
+
+def created_of(store: Store, run_id: str) -> dict[str, Any]:
+    """What `run.created` says of a run. A store that has a method `first` is spared the rest of the log.
+
+    Raises: what `read` raises.
+    """
+    first = getattr(store, "first", None)
+    event = next(iter(store.read(run_id).events), None) if first is None else first(run_id)
+    return event.data if event is not None and event.type == RUN_CREATED else {}
 
 
 Durability = Literal["memory", "process", "interval", "durable", "durable-full"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +23,10 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+from steplog._kernel.events import Event
 from steplog._kernel.fold import apply
 from steplog._kernel.index import Index
-from steplog._kernel.line import Scan, Scanner
+from steplog._kernel.line import Scan, Scanner, parse
 from steplog._kernel.state import RunState
 from steplog.errors import InvalidArgument, StoreError, UnknownRun
 from steplog.stores import place
@@ -134,6 +136,20 @@ class FileStore:
         log.adopt()
         try:
             return _view(*_scan(log, RunState(source=log)), log)
+        except OSError as error:
+            raise failure(error, run_id, "read the log", path) from error
+
+    def first(self, run_id: str) -> Event | None:
+        """The first event of a run, without the rest of its log; None where there is no whole one.
+
+        Raises: UnknownRun, StoreError.
+        """
+        path = self.path_of(run_id)
+        try:
+            with io.open(path, "rb") as log:  # noqa: UP020  # `open` is the store's own here
+                return parse(log.readline().removesuffix(b"\n"))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UnknownRun(f"there is no run {run_id!r} in {self.home}", run_id=run_id) from error
         except OSError as error:
             raise failure(error, run_id, "read the log", path) from error
 

@@ -180,6 +180,9 @@ class Session:
     def entered(self, recorder: Recorder, loop: Any) -> None:
         """A run was entered in an event loop; its clock is left alone."""
 
+    def left(self, run: Run) -> None:
+        """A run was left; what came of it is asked at the end of the test."""
+
     def lets_pass(self, target: str) -> bool:  # noqa: ARG002  # a cassette holds what its test draws, or the test fails
         """Whether values of a kind are drawn anew."""
         return False

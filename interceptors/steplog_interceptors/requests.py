@@ -27,6 +27,7 @@ from steplog_interceptors._canonical import query_without_credentials
 from steplog_interceptors._exchange import Exchange, failure, kept_headers, revived
 from steplog_interceptors._pieces import body_of
 from steplog_interceptors._secrets import hide_path, quoted_again, show_path
+from steplog_interceptors._verify import compare, unanswered, wanted
 from steplog_interceptors._wire import call_of
 
 _TICKET: Final = "_steplog_ticket"
@@ -92,6 +93,7 @@ def _send(original: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
             effect.account = account_of(shown, more=call.keys)
         call.bind(plugins.begin(effect))
         if call.replaying:
+            _verify(call, original, self, request, kwargs)
             return _returned(call, request, stream=_is_streamed(self, kwargs))
         return original(self, request, **kwargs) if call.passing else _live(call, original, self, request, kwargs)
 
@@ -189,6 +191,25 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
     call.add(exchange, None, time.perf_counter() - began)
     ticket.finish("failed" if response.status_code >= 400 else "done", call.detail(), waited=call.waited)
     return _answering(call, response)
+
+
+def _verify(
+    call: LogicalCall, original: Callable[..., Any], session: Any, request: Any, kwargs: dict[str, Any]
+) -> None:
+    """Make a call that is about to be answered from the log, where that is wanted."""
+    exchange = wanted(call, None)
+    if exchange is None:
+        return
+    token, hops_token = CURRENT.set(PASSING), _HOPS.set([])
+    try:
+        response = original(session, request, **kwargs)
+        found = plugins.Answer(response.status_code, response.headers.get("content-type", ""), response.content)
+    except Exception as error:  # noqa: BLE001  # the program gets the recorded answer, the test is told
+        found = unanswered(error)
+    finally:
+        _HOPS.reset(hops_token)
+        CURRENT.reset(token)
+    compare(call, exchange, found)
 
 
 def _head(response: Any, request: Any) -> Exchange:

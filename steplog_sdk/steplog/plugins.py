@@ -145,14 +145,16 @@ class Answer(NamedTuple):
     """An answer of a provider, as far as it is compared with another one.
 
     Attributes:
-        status: of HTTP.
+        status: of HTTP; 0 where there was no answer.
         kind: its content type.
-        body: its bytes, without an encoding.
+        body: its bytes, without an encoding; why there was none.
+        whole: it was read to its end.
     """
 
     status: int
     kind: str
     body: bytes
+    whole: bool = True
 
 
 def checking() -> Callable[[str, Answer, Answer], None] | None:

@@ -1,9 +1,10 @@
 """Whether two answers have one form, whatever they say: the same fields of the same types.
 
 What is null or an empty list in one may be anything in the other. Items of a list, and events of a stream, count
-together; where they name their own `type` (or `object`), only those of one type are compared, and a type that only one
-answer has is no change: a model may answer with text today and call a tool tomorrow. What a model writes as the input
-of a tool is its words.
+together; where they or what they hold name a `type` (or `object`), only those of one type are compared, and a type
+that only one answer has is no change: a model may answer with text today and call a tool tomorrow. Fields that are
+there only where a model had something to put into them may come and go. What a model writes as the input of a tool is
+its words.
 """
 
 from __future__ import annotations
@@ -16,35 +17,50 @@ import orjson
 
 # Below these the fields are the model's or the program's own.
 _FREE: Final = frozenset({"input", "arguments", "metadata", "parameters", "schema", "input_schema"})
+# They are there where a model has called a tool, has thought, or has refused, and only there.
+_CHOSEN: Final = frozenset(
+    "tool_calls function_call refusal reasoning reasoning_content thinking annotations citations audio logprobs".split()
+)
+# A piece of a message names what it adds; one that has a type of its own is compared by that.
+_PIECE: Final = "delta"
+_ADDED: Final = _CHOSEN | {"role", "content"}
 # Of an event stream; `str.splitlines` knows others, which may stand inside JSON.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _KINDS: Final = ("type", "object")
 
 
-def changes(recorded: Any, found: Any, path: str = "") -> Iterator[str]:
-    """Where the form of two answers differs, as `usage.total_tokens is gone`."""
+def changes(recorded: Any, found: Any, path: str = "", *, whole: bool = True) -> Iterator[str]:
+    """Where the form of two answers differs, as `usage.total_tokens is gone`.
+
+    Args:
+        recorded: the tree of the recorded answer.
+        found: that of the new one.
+        path: where in the answers they are.
+        whole: the recorded answer was read to its end; else fields that are new may have been in its rest.
+    """
     if recorded is None or found is None:
         return
     one, other = _kind(recorded), _kind(found)
     if one != other:
         yield f"{path or 'the answer'} was {one} and is {other}"
     elif isinstance(recorded, dict):
-        yield from _fields(recorded, found, path)
+        yield from _fields(recorded, found, path, whole=whole)
     elif isinstance(recorded, list):
         items = _by_type(recorded), _by_type(found)
         for name in items[0].keys() & items[1].keys():
-            yield from changes(_merged(items[0][name]), _merged(items[1][name]), f"{path}[]")
+            yield from changes(_merged(items[0][name]), _merged(items[1][name]), f"{path}[]", whole=whole)
 
 
-def _fields(recorded: dict[str, Any], found: dict[str, Any], path: str) -> Iterator[str]:
+def _fields(recorded: dict[str, Any], found: dict[str, Any], path: str, *, whole: bool) -> Iterator[str]:
+    untyped = path.endswith(_PIECE) and not _said(recorded)
+    optional = _ADDED if untyped else _CHOSEN
     for name in [*recorded, *(name for name in found if name not in recorded)]:
         where = f"{path}.{name}" if path else name
-        if name not in found:
-            yield f"{where} is gone"
-        elif name not in recorded:
-            yield f"{where} is new"
+        if name not in found or name not in recorded:
+            if name not in optional and (whole or name in recorded):
+                yield f"{where} is {'new' if name in found else 'gone'}"
         elif name not in _FREE:
-            yield from changes(recorded[name], found[name], where)
+            yield from changes(recorded[name], found[name], where, whole=whole)
 
 
 def _kind(node: Any) -> str:
@@ -60,9 +76,17 @@ def _kind(node: Any) -> str:
 def _by_type(items: list[Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for item in items:
-        said = [str(item[name]) for name in _KINDS if isinstance(item, dict) and isinstance(item.get(name), str)]
-        found.setdefault(said[0] if said else _kind(item), []).append(item)
+        said = [_said(item)]
+        if isinstance(item, dict):
+            said += [f"{name} {_said(value)}" for name, value in item.items() if _said(value)]
+        found.setdefault(", ".join(filter(None, said)) or _kind(item), []).append(item)
     return found
+
+
+def _said(node: Any) -> str:
+    """What a node says that it is, or ""."""
+    said = (node[name] for name in _KINDS if isinstance(node, dict) and isinstance(node.get(name), str))
+    return next(said, "")
 
 
 def _merged(items: Iterable[Any]) -> Any:

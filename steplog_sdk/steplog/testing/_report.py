@@ -51,6 +51,9 @@ class Report:
         verified = sum(one["verified"] for one in found)
         if verified:
             parts.append(f"{counted(verified, 'answer')} verified")
+        unverified = sum(one["unverified"] for one in found)
+        if unverified:
+            parts.append(f"{unverified} could not be (no call over HTTP that steplog can make again)")
         lines = [f"steplog: {', '.join(parts)}"] if parts else []
         for test, one in self.tests.items():
             if one["redacted"] and one["written"]:

@@ -188,6 +188,7 @@ def _facts(session: Session) -> dict[str, Any]:
         "replayed": session.replayed,
         "executed": session.executed,
         "verified": session.verified,
+        "unverified": session.unverified,
         "written": "",
         "redacted": 0,
         "unplayed": [],

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from steplog._kernel import events as ev
 from steplog._kernel import shape
-from steplog._kernel.fold import StepState
+from steplog._kernel.fold import DONE, StepState
 from steplog._kernel.replaying import has_outcome, unplayed
 from steplog._runtime import egress, install, replay_setup, settings
 from steplog._runtime.context import frame
@@ -285,12 +285,15 @@ class Session:
     def _compare(self, target: str, recorded: Answer, found: Answer) -> None:
         with self._lock:
             self.verified += 1
+            if not found.status:
+                self.changes.append(f"{target}: the call was made and not answered: {found.body[:200].decode()}")
+                return
             if recorded.status != found.status:
                 what = f"{target}: the status was {recorded.status} and is {found.status}"
                 self.changes.append(f"{what}: {found.body[:200].decode('utf-8', 'replace')}")
                 return
             trees = shape.tree_of(recorded.body, recorded.kind), shape.tree_of(found.body, found.kind)
-            self.changes += [f"{target}: {change}" for change in shape.changes(*trees)]
+            self.changes += [f"{target}: {change}" for change in shape.changes(*trees, whole=recorded.whole)]
 
     def _told(self, what: str) -> str:
         kept = [line for line in what.splitlines() if not _COMMANDS.match(line) and not line.startswith(_OF_RUNS)]
@@ -318,6 +321,19 @@ class Session:
     def replayed(self) -> int:
         """How many steps were answered from the cassette."""
         return sum(run.replayed for run in self.runs if run._recorder is not None)  # noqa: SLF001  # may be unopened
+
+    @property
+    def unverified(self) -> int:
+        """How many answers of models were given back, in a verification, that could not be compared with new ones."""
+        if self.doing != VERIFY:
+            return 0
+        count = 0
+        for run in self.runs:
+            if run._recorder is not None:  # noqa: SLF001  # may be unopened
+                steps, seen = run.recorder.journal.state.steps, run.recorder.dispatch.seen
+                asked = [steps[step] for step in seen if step in steps]
+                count += sum(step.kind == "llm_call" and step.mode == "safe" and step.status == DONE for step in asked)
+        return max(0, count - self.verified)
 
     @property
     def executed(self) -> int:

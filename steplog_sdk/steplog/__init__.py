@@ -41,6 +41,7 @@ from steplog.errors import (
 
 if TYPE_CHECKING:
     from steplog._kernel.codec import register_codec
+    from steplog._kernel.rule import Rule
     from steplog._kernel.secret import Secret
     from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
     from steplog._runtime.api import step
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from steplog._runtime.fork import fork
     from steplog._runtime.install import install, uninstall
     from steplog._runtime.pause import sleep, sleep_async, sleep_until, sleep_until_async
+    from steplog._runtime.policies import Policy
     from steplog._runtime.post import signal
     from steplog._runtime.replay import Replay, replay
     from steplog._runtime.run import Run, current_run, run
@@ -66,7 +68,9 @@ __all__ = [
     "Interrupt",
     "InvalidArgument",
     "NotInRun",
+    "Policy",
     "Replay",
+    "Rule",
     "Run",
     "RunBusy",
     "RunStopped",
@@ -104,8 +108,10 @@ _HOMES: Final = {
     "NOT_HAPPENED": "steplog._runtime.answers",
     "UNKNOWN": "steplog._runtime.answers",
     "Happened": "steplog._runtime.answers",
+    "Policy": "steplog._runtime.policies",
     "Replay": "steplog._runtime.replay",
     "Run": "steplog._runtime.run",
+    "Rule": "steplog._kernel.rule",
     "Secret": "steplog._kernel.secret",
     "cancel": "steplog._runtime.cancel",
     "current_run": "steplog._runtime.run",

@@ -103,7 +103,7 @@ def test_the_tests_of_the_guide_run_and_record_a_model_call(name, tmp_path):
 
 def test_the_commands_of_the_readme_exist():
     with_words = r"steplog ([\w-]+) (?:last|agent\.py|refund-|--bodies|run\.steplog|tests/)"
-    named = set(re.findall(rf"{with_words}|steplog (ls|du|doctor|key)\b", README))
+    named = set(re.findall(rf"{with_words}|steplog (ls|du|doctor|key|policy)\b", README))
 
     assert {name for pair in named for name in pair if name} == set(cli.commands)
 

@@ -121,7 +121,7 @@ def attempts_of(events: list[Event], contents: Contents) -> list[dict[str, Any]]
     return attempts
 
 
-_ENDINGS = frozenset({ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED})
+_ENDINGS = frozenset({ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED, ev.STEP_DENIED, ev.STEP_REJECTED})
 
 
 def _ending(event: Event) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from steplog._kernel.fold import DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
+from steplog._kernel.fold import DENIED, DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
 
 IN_DOUBT: Final = "in doubt"
 INTERRUPTED: Final = "interrupted"
@@ -18,6 +18,8 @@ GIVEN_UP: Final = "given up"
 LOST: Final = "not returnable"
 TO_REPEAT: Final = "to repeat"
 TO_TAKE_UP: Final = "to take up"
+
+REFUSED_OR_FAILED: Final = frozenset({FAILED, DENIED})
 
 REFUSED: Final = 400
 """The first status of HTTP that is an error."""
@@ -144,11 +146,19 @@ def step_facts(step: StepState, *, live: bool) -> dict[str, Any]:
         "job": step.job,
         "ms": finished.get("ms"),
         "usage": finished.get("usage"),
-        "error": finished.get("error") or why_failed(step) if step.status == FAILED else None,
+        "error": finished.get("error") or why_failed(step) if step.status in REFUSED_OR_FAILED else None,
         "settled": finished.get("how"),
+        "rule": rule_of(step),
         "started": step.started_ts,
         "finished": step.finished_ts,
     }
+
+
+def rule_of(step: StepState) -> str | None:
+    """The rule that denied a step, holds it, or let it begin; None where nobody was asked."""
+    said = step.finished if step.status == DENIED else step.started
+    judged = step.started.get("judged") or {}
+    return (said or {}).get("rule") or (judged.get("policy") or {}).get("rule") or None
 
 
 def failures(finished: dict[str, Any]) -> list[dict[str, str]]:
@@ -165,7 +175,7 @@ def failures(finished: dict[str, Any]) -> list[dict[str, str]]:
 def why_failed(step: StepState) -> dict[str, str] | None:
     """Why a step failed, as class and message: the recorded error, else the status that the server answered with."""
     finished = step.finished or {}
-    if step.status != FAILED:
+    if step.status not in REFUSED_OR_FAILED:
         return None
     found = failures(finished)
     if found:

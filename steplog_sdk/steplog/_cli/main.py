@@ -20,6 +20,7 @@ from steplog._cli.key import key
 from steplog._cli.ls import ls
 from steplog._cli.options import OWN_PROCESS, wants_json
 from steplog._cli.output import emit_json, error_facts, printable
+from steplog._cli.policy import policy
 from steplog._cli.prune import prune
 from steplog._cli.repair import repair
 from steplog._cli.replay import replay
@@ -118,6 +119,7 @@ _VERBS = (
     diff,
     fork,
     resolve,
+    policy,
     verify,
     repair,
     du,

@@ -49,6 +49,16 @@ def on_drift(function: F) -> F:
     )(function)
 
 
+def policy(function: F) -> F:
+    """Add `--policy`."""
+    return click.option(
+        "--policy",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Which steps may begin (docs/control.md).  [default: STEPLOG_POLICY]",
+    )(function)
+
+
 def recorded_beside(function: F) -> F:
     """Add `--also` and `--http`."""
     also = click.option(

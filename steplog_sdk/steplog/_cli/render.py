@@ -20,6 +20,8 @@ GLYPHS: Final = {
     "failed": ("✗", "x", "red"),
     "running": ("▸", ">", "cyan"),
     "skipped": ("-", "-", "dim"),
+    "denied": ("⊘", "x", "red"),
+    "blocked": ("‖", "=", "bold yellow"),
     facts.TO_REPEAT: ("↻", "~", "yellow"),
     facts.IN_DOUBT: ("?", "?", "bold yellow"),
     facts.GIVEN_UP: ("⊘", "-", "dim"),

@@ -12,7 +12,7 @@ import click
 from steplog._cli import program as programs
 from steplog._cli.advice import suspended_lines
 from steplog._cli.lookup import Found, find_run, open_run
-from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
+from steplog._cli.options import chosen_home, common, on_drift, policy, recorded_beside
 from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
@@ -20,6 +20,7 @@ from steplog._kernel.fold import RunState
 from steplog._kernel.fork import lineage
 from steplog._runtime.forked import STANDS_FOR
 from steplog._runtime.origin import WRAPPED
+from steplog._runtime.steering import VARIABLE
 from steplog.stores.explain import TYPED_HOME
 
 EXAMPLES = """\b
@@ -33,6 +34,7 @@ Examples:
 @click.argument("run", metavar="RUN")
 @on_drift
 @recorded_beside
+@policy
 @common
 def resume(
     run: str,
@@ -40,6 +42,7 @@ def resume(
     home: Path,
     also: tuple[str, ...],
     http: tuple[str, ...],
+    policy: Path | None,
     as_json: bool,  # noqa: FBT001 - click's own form
 ) -> int:
     """Start RUN's program again: finished steps are returned from the log, the rest is done.
@@ -49,6 +52,9 @@ def resume(
     """
     found = find_run(run, home)
     named_home = chosen_home(home, found.home)
+    if policy is not None:
+        # The program may change its directory, and may open runs of its own.
+        os.environ[VARIABLE] = str(policy.absolute())
     return start_again(found, named_home, on_drift=on_drift, also=also, http=http, as_json=as_json)
 
 
@@ -74,6 +80,10 @@ def start_again(
     state = open_run(found).state
     program = programs.recorded(state.created.get("entry"), found.run_id, named_home)
     _say_what_changed(state, program)
+    began = state.created.get("policy") or {}
+    if began.get("file") and not os.environ.get(VARIABLE):
+        # Under the rules of its beginning; without any the run would not be opened.
+        os.environ[VARIABLE] = began["file"]
     beside = {"also": [*state.created.get("also", ()), *also], "http": [*state.created.get("http", ()), *http]}
     if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)

@@ -14,11 +14,12 @@ from steplog._cli import program as programs
 from steplog._cli.advice import go_on
 from steplog._cli.facts import run_facts
 from steplog._cli.lookup import Found, open_run, store_at
-from steplog._cli.options import chosen_home, common, on_drift, recorded_beside
+from steplog._cli.options import chosen_home, common, on_drift, policy, recorded_beside
 from steplog._cli.output import emit_json, printable, say, user, with_home
 from steplog._cli.program import Program
 from steplog._kernel.words import counted
 from steplog._runtime.origin import WRAPPED
+from steplog._runtime.steering import VARIABLE
 from steplog.errors import RunStopped, SteplogError
 from steplog.stores.explain import TYPED_HOME
 
@@ -49,6 +50,7 @@ Examples:
     help="`memory`, `process`, `interval`, `durable` or `durable-full`.  [default: durable]",
 )
 @recorded_beside
+@policy
 @on_drift
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @common
@@ -75,6 +77,7 @@ def record(
     on_drift: str | None = None,
     also: Sequence[str] = (),
     http: Sequence[str] = (),
+    policy: Path | None = None,
     as_json: bool = False,
 ) -> int:
     """Run a program inside a run; returns the exit code."""
@@ -84,6 +87,8 @@ def record(
     home = home.absolute()
     os.environ["STEPLOG_HOME"] = str(home)
     os.environ[TYPED_HOME] = "" if named_home is None else os.path.normpath(home)
+    if policy is not None:
+        os.environ[VARIABLE] = str(policy.absolute())
     steplog.install(durability=durability, also=also, http=http)
     with programs.as_python_would(program):
         opened = steplog.run(run_id, goal=goal, on_drift=on_drift, trigger={"kind": WRAPPED, "by": user()})

@@ -12,7 +12,7 @@ from steplog._cli.contents import Contents
 from steplog._cli.detail import input_of, output_of
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
-from steplog._kernel.fold import FAILED, RunState, StepState
+from steplog._kernel.fold import RunState, StepState
 from steplog._kernel.why import View, inner_time
 
 # Bytes of prompts that are read. A conversation is sent again with every call, so those of a long run are a thousand
@@ -62,7 +62,7 @@ def _view(
     number: int, step: StepState, side: Side, epochs: dict[str, tuple[int, int]], ms: float, *, reads: bool
 ) -> View:
     finished = step.finished or {}
-    error = facts.failures(finished)[:1] if step.status == FAILED else []
+    error = facts.failures(finished)[:1] if step.status in facts.REFUSED_OR_FAILED else []
     error = error or ([told] if (told := facts.why_failed(step)) else [])
     said, proposed = _answer(step, side) if step.kind == "llm_call" else ("", [])
     exchanges = len(finished.get("exchanges") or ())

@@ -124,6 +124,10 @@ class Block(NamedTuple):
     expires: int | None = None
 
 
+class Decided(NamedTuple):
+    """Its outcome is in the log by now: somebody has rejected it."""
+
+
 class Stop(NamedTuple):
     """It must not run, and the run halts."""
 
@@ -132,4 +136,4 @@ class Stop(NamedTuple):
 
 ALLOW = Allow()
 
-Verdict = Allow | Deny | Later | Block | Stop
+Verdict = Allow | Deny | Later | Block | Decided | Stop

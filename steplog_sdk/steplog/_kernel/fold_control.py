@@ -6,7 +6,7 @@ that is started again asks for it there again, and is given what was decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from steplog._kernel import events as ev
@@ -27,7 +27,10 @@ def judged(state: RunState, event: Event) -> None:
     """Take over what a `step.started` says of the judgement that let it begin."""
     policy = _table(_table(event.data.get("judged")).get("policy"))
     for rule, bucket in _table(policy.get("took")).items():
-        controls(state).buckets[rule] = list(bucket)
+        known = controls(state).buckets
+        # Branches may have written what they took in another order than they took it: the emptier bucket is the later.
+        if rule not in known or _taken(bucket) > _taken(known[rule]):
+            known[rule] = list(bucket)
 
 
 def _asked(state: RunState, event: Event) -> StepState:
@@ -89,6 +92,11 @@ def _undecided(state: RunState, event: Event) -> dict[str, Any] | None:
     if step is None or step.status != BLOCKED or held is None or "approved" in held:
         return None
     return held
+
+
+def _taken(bucket: Sequence[float]) -> tuple[float, float]:
+    left, at = bucket
+    return at, -left
 
 
 def _said(event: Event) -> dict[str, Any]:

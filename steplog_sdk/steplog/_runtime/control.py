@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steplog._kernel import events as ev
-from steplog._kernel.control import ALLOW, Allow, Asked, Block, Deny, Later, Stop, Verdict
+from steplog._kernel.control import ALLOW, Allow, Asked, Block, Decided, Deny, Later, Stop, Verdict
 from steplog._kernel.plain import body_of, plain
 from steplog._kernel.state import BLOCKED
 from steplog._runtime import lines, messages
@@ -115,6 +115,9 @@ class Control:
                 raise self._recorder.halt(verdict.interrupt)
             if isinstance(verdict, Block):
                 yield from self._block(ticket, asked, verdict, may_wait=may_wait)
+            elif isinstance(verdict, Decided):
+                ticket.recorded = Recorded(self._recorder, asked.state.steps[asked.id])
+                return
             elif isinstance(verdict, Later) and verdict.seconds + time.monotonic() - since <= verdict.patience:
                 yield Pause(min(verdict.seconds, POLL_SECONDS))
             else:

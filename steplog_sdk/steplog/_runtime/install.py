@@ -15,6 +15,7 @@ from steplog._runtime.door import PROCESS
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from steplog._runtime.policies import Given, Policy
     from steplog.stores.base import Store
 
 log: Final = logging.getLogger("steplog")
@@ -43,6 +44,7 @@ def install(
     modes: Mapping[str, Mapping[str, str]] | None = None,
     redact: Collection[str | re.Pattern[str]] | Mapping[str, Any] = (),
     store: Store | None = None,
+    policy: Given = None,
 ) -> None:
     """Record the model calls of every supported SDK from now on. Idempotent; import order does not matter.
 
@@ -76,6 +78,7 @@ def install(
             out, else the whole match. `{"password": False}` switches the rules of a kind off. Expressions also come
             from `STEPLOG_REDACT`, one a line.
         store: a store to use instead of files in `home`.
+        policy: a `Policy`, or the path of its file, for runs that name none (docs/control.md); `STEPLOG_POLICY`.
 
     Raises:
         InvalidArgument: a value that a setting does not take, or an interceptor that is not installed on this machine.
@@ -95,6 +98,7 @@ def install(
             ignore=ignore,
             modes=modes,
             redact=redact,
+            policy=None if policy is None else _policy(policy),
             before=PROCESS.settings,
         )
         if interceptors is not None:
@@ -161,6 +165,12 @@ def installed() -> list[str]:
 def broken() -> dict[str, str]:
     """By name, what is wrong with interceptors that nobody named and that could not be put in."""
     return dict(_broken)
+
+
+def _policy(given: Given) -> Policy | None:
+    from steplog._runtime.policies import policy_of  # few programs need it
+
+    return policy_of(given)
 
 
 def _find(named: Collection[str] | None, chosen: settings.Settings) -> tuple[Collection[str], dict[str, Any]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from steplog._kernel.fold import RunState, StepState
-from steplog._runtime import ending, forked, messages, origin, settings, ulid
+from steplog._runtime import ending, forked, messages, origin, settings, steering, ulid
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner, running_loop
 from steplog._runtime.door import PROCESS
 from steplog._runtime.drive import Steps, Work
@@ -24,6 +24,7 @@ from steplog.errors import Cancelled, Interrupt, InvalidArgument, RunBusy
 from steplog.stores.base import check_run_id
 
 if TYPE_CHECKING:
+    from steplog._runtime.policies import Given
     from steplog.stores.base import Store
 
 log: Final = logging.getLogger("steplog")
@@ -153,6 +154,7 @@ class Run(Waits):
         try:
             if "key" in journal.state.created:
                 _ = journal.fingerprints  # as `Journal.open`, which leaves it where a repair had to be noted first
+            steering.check(journal.state, self._options)
             if hasattr(self._store, "inbox"):
                 self._mail = Mail(journal, self._store.inbox(self.run_id), self._options["redactor"])
                 drive(self._mail.take())
@@ -172,7 +174,7 @@ class Run(Waits):
         if options["nth"] is not None:
             created["entry"]["nth"] = options["nth"]
         # A run that is started again needs what it was recorded with, or it drifts.
-        extended = {name: list(options[name]) for name in ("also", "http") if options[name]}
+        extended = {name: list(options[name]) for name in ("also", "http") if options[name]} | steering.created(options)
         return {**created, "durability": options["durability"], **extended, **forked.inherited()}
 
     def _warn_of_less(self, created: dict[str, Any]) -> None:
@@ -207,6 +209,7 @@ class Run(Waits):
             PROCESS.replay.entered(recorder, running_loop())
         recorder.dispatch.live_tools = self._options.get("live_tools", False)
         recorder.handle, recorder.mail = self, self._mail
+        steering.attach(recorder, self._options)
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)
         # Also without install(): a worker that lost its run would do its work unrecorded.
@@ -290,6 +293,8 @@ def run(
     on_wait: str | None = None,
     durability: str | None = None,
     store: Store | None = None,
+    policy: Given | Literal[False] = None,
+    on_block: str | None = None,
 ) -> Run:
     """Open a run, or resume it where its log ends. Use with `with` or `async with`.
 
@@ -306,6 +311,10 @@ def run(
             waiting, `suspend` stops the run and leaves it to `steplog resume --due`; `STEPLOG_ON_WAIT`.
         durability: level for this run (docs/durability.md); as installed by default.
         store: where the run lives; as installed by default.
+        policy: which steps may begin, as a `Policy`, the path of its file or a list of rules (docs/control.md); as
+            installed, or `STEPLOG_POLICY`, by default. False for none, which a run that began under one has to say.
+        on_block: what happens where a step has to be approved: `suspend` the run (default), or `wait` with that branch
+            alone; `STEPLOG_ON_BLOCK`.
 
     Raises:
         InvalidArgument: an argument is not accepted.
@@ -339,6 +348,7 @@ def run(
         "also": installed.also,
         "http": installed.http,
         "redactor": redactor(installed.redact),
+        **steering.options(policy, on_block, installed.policy),
     }
     options["nth"] = _unnamed if run_id is None else None
     return Run(forked.standing_in(check_run_id(run_id if run_id is not None else _default_id())), chosen, options)

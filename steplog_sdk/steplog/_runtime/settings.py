@@ -14,6 +14,7 @@ from steplog.errors import InvalidArgument
 from steplog.stores.base import DURABILITIES, Durability
 
 if TYPE_CHECKING:
+    from steplog._runtime.policies import Policy
     from steplog.stores.base import Store
     from steplog.stores.cipher import Keyring
 
@@ -45,6 +46,7 @@ class Settings:
         ignore: by interceptor, paths in the request's body that are not part of its identity.
         modes: by interceptor, the idempotency modes of requests by `METHOD /path`; the first that matches counts.
         redact: kinds of secrets, each with the expression to look for, or False where its rules are switched off.
+        policy: what runs may do that name no policy of their own, or None.
     """
 
     home: str = DEFAULT_HOME
@@ -58,6 +60,7 @@ class Settings:
     ignore: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     redact: tuple[redaction.Choice, ...] = ()
+    policy: Policy | None = None
 
 
 def resolve(
@@ -73,6 +76,7 @@ def resolve(
     ignore: Mapping[str, Iterable[str]] | None = None,
     modes: Mapping[str, Mapping[str, str]] | None = None,
     redact: redaction.Given = (),
+    policy: Policy | None = None,
     before: Settings | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
@@ -101,6 +105,7 @@ def resolve(
         ignore=extend.ignored(before.ignore, ignore or {}),
         modes=extend.modes(before.modes, modes or {}),
         redact=redaction.choices(before.redact, environ.get("STEPLOG_REDACT", ""), redact),
+        policy=policy,
     )
 
 

@@ -476,13 +476,13 @@ def test_a_refused_stream_is_recorded_whole(home, events, offline):
 
 def test_nothing_is_written_from_inside_the_collector(home, monkeypatch):
     make, open_, reply = SDKS["openai"]
-    conclude, inside = Recorder._conclude, []
+    conclude, inside = Recorder.conclude, []
 
     def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
         inside.append(plugins.collecting())
         return conclude(self, *args, **kwargs)
 
-    monkeypatch.setattr(Recorder, "_conclude", noting)
+    monkeypatch.setattr(Recorder, "conclude", noting)
     with LocalProvider(handler=answers(reply)) as provider, steplog.run("r"):
         stream = open_(make(provider.url))
         next(stream)

@@ -129,8 +129,8 @@ class inside:  # noqa: N801  # reads as a verb: `with inside(recorder, step):`
 
     __slots__ = ("_frame", "_outer")
 
-    def __init__(self, recorder: Recorder, scope: str) -> None:
-        self._frame = (recorder, scope, None, owner(), "")
+    def __init__(self, recorder: Recorder, scope: str, who: Owner | None = None) -> None:
+        self._frame = (recorder, scope, None, who or owner(), "")
 
     def __enter__(self) -> None:
         self._outer = FRAME.get()

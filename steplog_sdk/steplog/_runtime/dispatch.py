@@ -54,7 +54,7 @@ class Dispatch:
             was forked off inside the run.
         patient: whether a branch may be made to wait until others have asked for what is theirs.
         names: by the name of a step without a name of its own, what tells its function from others.
-        innocent: what intents say beside ids and arguments, where that was found to hold no secret.
+        innocent: what intents say beside ids and arguments, where that was found to hold no secret; with its JSON.
         live: whether what is not recorded may happen; not so in a replay.
         paced: whether recorded steps take the time that they took.
         goes_on: what to do instead of a halt, where a replay is to find all differences; else None.
@@ -88,7 +88,7 @@ class Dispatch:
         self._digests = Digests(origin_of(journal.state.created, journal.run_id))
         self._forks: dict[tuple[str, ...], Iterator[int]] = {}
         self.patient = not journal.state.completed_once
-        self.innocent: set[tuple[Any, ...]] = set()
+        self.innocent: dict[tuple[Any, ...], tuple[str, str]] = {}
         self.doubt: Doubt | None = None
 
     @property

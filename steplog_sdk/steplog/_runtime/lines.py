@@ -27,16 +27,18 @@ _INNOCENT: Final = 512
 
 def plain_intent(ticket: Ticket, redactor: Redactor) -> tuple[bytes, StepState] | None:
     """What `intent` comes to for an ordinary first attempt, and what a fold makes of it; None for any other."""
-    call = ticket.call
+    call, recorder = ticket.call, ticket.recorder
     said = (call.kind, call.target, call.mode, call.module, ticket.account)
-    state = ticket.recorder.journal.state
-    if call.request is not None or ticket.attempt > 1 or ticket.judged or said not in ticket.recorder.dispatch.innocent:
+    constants = recorder.dispatch.innocent.get(said)
+    if (
+        (constants is None or call.request is not None or ticket.attempt > 1 or ticket.judged)
+        or recorder.journal.state.modules.get(call.target) != call.module  # it is said in the first line only
+    ):
         return None
     given = ticket.given = orjson.dumps(call.args)
     if not is_ordinary(given, redactor):
         return None
-    module = "" if state.modules.get(call.target) == call.module else call.module
-    opening, rest = _constants(call.kind, call.target, call.mode, module, ticket.account)
+    opening, rest = constants
     key = "" if call.mode == "safe" else f',"key":"{ticket.key}"'
     text = f'{opening}{_place(ticket)}{key}{rest},"args":'
     return b"%b%b}" % (text.encode(), given), _begun(ticket, said)
@@ -80,7 +82,7 @@ def intent(ticket: Ticket, sink: Sink) -> bytes:
             if ticket.attempt == 1 and not ticket.judged:
                 sink.facts = _begun(ticket, said)
             if not known and len(innocent) < _INNOCENT:
-                innocent.add(said)
+                innocent[said] = _constants(call.kind, call.target, call.mode, "", ticket.account)
         return line
     data = b'%b,"request":%b}' % (text.encode(), sink.dumps(call.request))
     line = sink.text(data)

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("steplog")
 
+# As `Question(...)` does it, without a second call.
+_question: Final = tuple.__new__
+
 UNWRITTEN: Final = (StoreError, LogFailed, LeaseLost)
 
 
@@ -132,7 +135,7 @@ class Recorder:
             turn = self.take_turn(call, step)
             if turn is None and not self.dispatch.paced:
                 return step
-        return Question(call, place, hashed, branch, submitted, turn)
+        return _question(Question, (call, place, hashed, branch, submitted, turn))
 
     def take_turn(self, call: Call, step: StepState) -> Turn | None:
         """What a recorded outcome has to wait for before it may be handed over, or None."""
@@ -176,32 +179,26 @@ class Recorder:
 
     def proceed(self, ticket: Ticket) -> Steps[None]:
         """Write the intent of an attempt; the effect may begin when this returns."""
-        entry = self._intend(ticket)
+        entry = self.intend(ticket)
         try:
             yield self.journal.put(entry)
         except BaseException as failed:
-            self._not_begun(ticket, entry, failed)
+            self.not_begun(ticket, entry, failed)
             raise
-        self._begun(ticket)
+        self.begun(ticket)
 
-    def proceed_in_thread(self, ticket: Ticket) -> None:
-        """The same for a thread, which waits where there is something to wait for."""
-        entry = self._intend(ticket)
-        try:
-            self.journal.write(entry)
-        except BaseException as failed:
-            self._not_begun(ticket, entry, failed)
-            raise
-        self._begun(ticket)
-
-    def _intend(self, ticket: Ticket) -> Entry:
+    def intend(self, ticket: Ticket) -> Entry:
+        """The intent of an attempt, to be written."""
         if "fork" in self.journal.state.created:
             forked.amend(ticket)
         if ticket.attempt > 1:
             self.dispatch.enter(ticket.step)
-        return entries.intent(ticket)
+        try:
+            return entries.intent(ticket)
+        except UNWRITTEN as failed:
+            raise self.unwritten(ticket, failed, begun=False) from failed
 
-    def _not_begun(self, ticket: Ticket, entry: Entry, failed: BaseException) -> None:
+    def not_begun(self, ticket: Ticket, entry: Entry, failed: BaseException) -> None:
         """What follows from an intent that was not written, or whose caller was interrupted before the effect began."""
         if isinstance(failed, UNWRITTEN):
             raise self.unwritten(ticket, failed, begun=False) from failed
@@ -213,7 +210,8 @@ class Recorder:
             self.journal.put(entries.skipped(ticket))
             self.journal.flush_soon()
 
-    def _begun(self, ticket: Ticket) -> None:
+    def begun(self, ticket: Ticket) -> None:
+        """Its intent is written, and the effect begins."""
         self.executed += 1
         if self._tells:
             log.debug(
@@ -237,7 +235,7 @@ class Recorder:
 
         Of one that was `left`, it is not what the executing code did last.
         """
-        entry = self._conclude(ticket, outcome, detail, waited)
+        entry = self.conclude(ticket, outcome, detail, waited)
         if entry is None:
             return
         try:
@@ -245,39 +243,14 @@ class Recorder:
             if ticket.noted is not None:
                 ticket.noted.check()
         except BaseException as failed:
-            self._not_ended(ticket, entry, failed)
+            self.not_ended(ticket, entry, failed)
             raise
         if error is not None:
             blame(error, ticket.step)
         if "retry" not in detail and not left:
             advance(self, ticket.effect.scope, ticket.step)
 
-    def finish_in_thread(
-        self,
-        ticket: Ticket,
-        outcome: str,
-        detail: dict[str, Any],
-        *,
-        error: BaseException | None = None,
-        waited: float = 0.0,
-        who: Owner | None = None,
-    ) -> None:
-        """The same for a thread, which waits where there is something to wait for; `who` it is, where that is known."""
-        entry = self._conclude(ticket, outcome, detail, waited)
-        if entry is None:
-            return
-        try:
-            self.journal.write(entry)
-            if ticket.noted is not None:
-                ticket.noted.check()
-        except BaseException as failed:
-            self._not_ended(ticket, entry, failed)
-            raise
-        if error is not None:
-            blame(error, ticket.step)
-        advance(self, ticket.effect.scope, ticket.step, who)
-
-    def _conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry | None:
+    def conclude(self, ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry | None:
         """What is to be written; None where that has happened, or cannot happen any more."""
         if ticket.finished:
             return None
@@ -293,7 +266,7 @@ class Recorder:
             # Whatever went wrong here, the effect has happened and its outcome is not in the log.
             raise self.unwritten(ticket, failed, begun=True) from failed
 
-    def _not_ended(self, ticket: Ticket, entry: Entry, failed: BaseException) -> None:
+    def not_ended(self, ticket: Ticket, entry: Entry, failed: BaseException) -> None:
         """What follows from an outcome that was not written, or whose caller was interrupted meanwhile."""
         if isinstance(failed, UNWRITTEN) or (entry.commit is None and isinstance(failed, Exception)):
             raise self.unwritten(ticket, failed, begun=True) from failed

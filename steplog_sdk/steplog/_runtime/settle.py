@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steplog._kernel.decide import FIRST, Decision, Effect, Forsaken, Halt, Proceed, Replay
 from steplog._kernel.fold import StepState
-from steplog._runtime import messages
+from steplog._runtime import messages, straight
 from steplog._runtime.accounts import await_accounts
 from steplog._runtime.cancelling import unwind_if_cancelled
 from steplog._runtime.context import Frame, current_task, owner
@@ -80,7 +80,7 @@ async def begin_async(recorder: Recorder, call: Call, place: Frame) -> Ticket:
     answer = recorder.ask(call, place, owner(), may_wait=True)
     if isinstance(answer, StepState):
         return replayed(recorder, call, place, answer)
-    return await run_async(settle(recorder, answer, may_wait=True))
+    return await settle_in_task(recorder, answer)
 
 
 def replayed(
@@ -97,18 +97,35 @@ def replayed(
 
 def settle_in_thread(recorder: Recorder, question: Question, *, may_wait: bool) -> Ticket:
     """The same as `settle` for a thread, the short way where a first attempt has nothing to wait for."""
-    submitted, mail = question.submitted, recorder.mail
-    if (
-        (submitted is None or submitted[2] is not FIRST)
-        or recorder.control is not None
-        or (mail is not None and mail.is_due(question.call))
-        or recorder.journal.state.controls is not None
-        or (may_wait and recorder.turns.holds_back())
-    ):
+    submitted = question.submitted
+    if submitted is None or _may_wait_for_others(recorder, question.call, submitted, may_wait=may_wait):
         return run(settle(recorder, question, may_wait=may_wait))
     ticket = _plain_ticket(recorder, question, submitted)
-    recorder.proceed_in_thread(ticket)
+    straight.proceed(recorder, ticket)
     return ticket
+
+
+async def settle_in_task(recorder: Recorder, question: Question) -> Ticket:
+    """The same for a task."""
+    submitted = question.submitted
+    if submitted is None or _may_wait_for_others(recorder, question.call, submitted, may_wait=True):
+        return await run_async(settle(recorder, question, may_wait=True))
+    ticket = _plain_ticket(recorder, question, submitted)
+    await straight.proceed_async(recorder, ticket)
+    return ticket
+
+
+def _may_wait_for_others(recorder: Recorder, call: Call, submitted: Submitted, *, may_wait: bool) -> bool:
+    """Whether an effect is anything but a first attempt that is free to begin."""
+    mail, state = recorder.mail, recorder.journal.state
+    return (
+        submitted[2] != FIRST
+        or recorder.control is not None
+        or (mail is not None and mail.is_due(call))
+        or state.controls is not None
+        or submitted[0].id in state.retry
+        or (may_wait and recorder.turns.holds_back())
+    )
 
 
 def settle(recorder: Recorder, question: Question, *, may_wait: bool) -> Steps[Ticket]:

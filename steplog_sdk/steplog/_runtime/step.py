@@ -17,15 +17,15 @@ from steplog._kernel.codec import Classes, encode, holds_wrapped
 from steplog._kernel.fold import DONE, StepState
 from steplog._kernel.identity import Mode, check_mode, plain_hash
 from steplog._kernel.secret import Plan, parameters_of
+from steplog._runtime import straight
 from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
 from steplog._runtime.context import FRAME, Frame, Owner, advance, inside, new_frame, owner
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.life import drive, drive_async, life, note_cancelled, refuse_awaitable
 from steplog._runtime.outcome import ARGUMENTS, done, failure, returned
-from steplog._runtime.recorder import Recorder
 from steplog._runtime.refuse import refuse
-from steplog._runtime.settle import replayed, settle, settle_in_thread
+from steplog._runtime.settle import replayed, settle_in_task, settle_in_thread
 from steplog._runtime.signature import Binder
 from steplog._runtime.ticket import Call, Ticket
 from steplog.errors import EncodeError, Interrupt, InvalidArgument
@@ -244,12 +244,12 @@ def _once(tool: Tool, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, A
     except Interrupt:
         raise
     except Exception as error:
-        recorder.finish_in_thread(ticket, "failed", {"error": failure(error, tool.classes)}, error=error, who=who)
+        straight.finish(ticket, "failed", {"error": failure(error, tool.classes)}, who, error=error)
         raise
     warn_of_changes(tool, ticket, args, kwargs)
     text = None if tool.secrets else plain_text(result)
     if text is not None:
-        recorder.finish_in_thread(ticket, "done", {"result": Fragment(text)}, who=who)
+        straight.finish(ticket, "done", {"result": Fragment(text)}, who)
     else:
         run(done(recorder, ticket, result, tool.classes))
     return result
@@ -270,32 +270,30 @@ async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     answer = recorder.ask(call, place, who, may_wait=True)
     if isinstance(answer, StepState):
         return _returned(tool, call, place, who, answer)
-    ticket = await run_async(settle(recorder, answer, may_wait=True))
+    ticket = await settle_in_task(recorder, answer)
     if ticket.recorded is not None:
         return tool.result(ticket)
     if ticket.changes:
         args, kwargs = tool.changed(args, kwargs, ticket)
     if tool.retries or ticket.verify:
         return await drive_async(life(tool, recorder, ticket, args, kwargs), ticket)
-    return await _once_async(tool, recorder, ticket, args, kwargs)
+    return await _once_async(tool, ticket, args, kwargs, who)
 
 
-async def _once_async(
-    tool: Tool, recorder: Recorder, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+async def _once_async(tool: Tool, ticket: Ticket, args: tuple[Any, ...], kwargs: dict[str, Any], who: Owner) -> Any:
     """The same as `_once` for a task."""
     if tool.binder.takes_key:
         kwargs = tool.binder.with_key(args, kwargs, ticket.key)
     try:
         # The coroutine is awaited in the step's scope, not only created there.
-        with inside(recorder, ticket.step):
+        with inside(ticket.recorder, ticket.step, who):
             result = tool.fn(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = await result
     except Interrupt:
         raise
     except Exception as error:
-        await run_async(recorder.finish(ticket, "failed", {"error": failure(error, tool.classes)}, error=error))
+        await straight.finish_async(ticket, "failed", {"error": failure(error, tool.classes)}, who, error=error)
         raise
     except BaseException as interruption:
         note_cancelled(ticket, interruption)
@@ -303,7 +301,7 @@ async def _once_async(
     warn_of_changes(tool, ticket, args, kwargs)
     text = None if tool.secrets else plain_text(result)
     if text is not None:
-        await run_async(recorder.finish(ticket, "done", {"result": Fragment(text)}))
+        await straight.finish_async(ticket, "done", {"result": Fragment(text)}, who)
     else:
-        await run_async(done(recorder, ticket, result, tool.classes))
+        await run_async(done(ticket.recorder, ticket, result, tool.classes))
     return result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel.decide import Effect
 from steplog._kernel.fold import DENIED, FAILED, StepState
-from steplog._runtime import collector, messages
+from steplog._runtime import collector, messages, straight
 from steplog._runtime.blame import blame
 from steplog._runtime.context import advance
 from steplog._runtime.drive import run, run_async
@@ -223,13 +223,13 @@ class Ticket:
             error: the exception that the caller is about to see, if any.
             waited: seconds spent waiting for somebody else, such as a provider.
         """
-        self.recorder.finish_in_thread(self, outcome, detail, error=error, waited=waited)
+        straight.finish(self, outcome, detail, error=error, waited=waited)
 
     async def finish_async(
         self, outcome: str, detail: dict[str, Any], *, error: BaseException | None = None, waited: float = 0.0
     ) -> None:
         """The same for a task; the event loop never waits for the disk."""
-        await run_async(self.recorder.finish(self, outcome, detail, error=error, waited=waited))
+        await straight.finish_async(self, outcome, detail, error=error, waited=waited)
 
     def progress(self, data: dict[str, Any]) -> None:
         """Write down what is known of the step before it has ended, and return when it is on disk.

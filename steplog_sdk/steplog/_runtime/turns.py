@@ -176,9 +176,9 @@ class Turns:
                 self._skip_inside(step.id)
             if self._over[position]:
                 return None
-            first = bisect_right(self._seqs, step.started_seq)
-            if first < position or self._using or self.runs_ahead(step):
-                turn = self._turn(first, position, step)
+            late = position and self._seqs[position - 1] > step.started_seq
+            if late or self._using or self.runs_ahead(step):
+                turn = self._turn(position, step)
                 if turn is not None:
                     self._waiting.add(position)
                     self._moved = time.monotonic()
@@ -190,8 +190,9 @@ class Turns:
                 self._using[get_ident()] = position
             return None
 
-    def _turn(self, first: int, position: int, step: StepState) -> Turn | None:
-        """What a step has to wait for, of those that finished at the positions from `first` on; None for nothing."""
+    def _turn(self, position: int, step: StepState) -> Turn | None:
+        """What a step has to wait for, of those that finished while it was under way; None for nothing."""
+        first = bisect_right(self._seqs, step.started_seq)
         blocker = self._first_open(first, position)
         turn = Turn(self, position, blocker)
         turn.ends = step

@@ -21,6 +21,7 @@ from steplog.stores.fs import FS
 _BLOCK = 4 << 20
 _AHEAD = 64 << 10
 _SEAL = 40  # len(',"h":"' + 32 hex digits + '"}')
+_BEHIND = _SEAL + 1  # the same with the newline
 _PREV = 42  # len(',"prev":"' + 32 hex digits + '"')
 _LINK = 82  # the same with ',"prev":"' + 32 hex digits + '"' before it
 
@@ -59,10 +60,10 @@ class LogFile:
             Corrupt: what stands there is not what was verified.
         """
         index, (at, block) = self.index, self._near
-        body = b""
-        if 0 < seq < len(index.ends) and at <= (start := index.ends[seq - 1]):
-            body = block[start - at : index.ends[seq] - 1 - _SEAL - at]
-        if sha256(body).digest()[:SEAL_BYTES] != index.seals[seq * SEAL_BYTES : (seq + 1) * SEAL_BYTES]:
+        ends, place, body = index.ends, seq * SEAL_BYTES, b""
+        if 0 < seq < len(ends) and at <= (start := ends[seq - 1]):
+            body = block[start - at : ends[seq] - _BEHIND - at]
+        if sha256(body).digest()[:SEAL_BYTES] != index.seals[place : place + SEAL_BYTES]:
             body = self._verified(seq)
         # A quote inside a text is escaped, so this is a key. Where it is not that of the data, because somebody has put
         # spaces there, a brace too many is left at the end.

@@ -285,8 +285,8 @@ class Scrambler:
     def name(self, digest):
         return sha256(self.keys[-1] + digest).digest()
 
-    def names(self, digest):
-        return [digest, *(sha256(key + digest).digest() for key in self.keys)]
+    def is_name(self, name, digest):
+        return any(each.startswith(name) for each in (digest, *(sha256(key + digest).digest() for key in self.keys)))
 
     def seal(self, data, context):
         return self.key_id + context + bytes(byte ^ 0x5A for byte in data)

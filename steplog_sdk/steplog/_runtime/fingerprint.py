@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from steplog._kernel.canonical import canonical
-from steplog.stores.cipher import Key, missing
+from steplog.stores.cipher import Namer, missing
 
 _DIGITS: Final = 32
 
@@ -31,12 +31,12 @@ class Fingerprints:
 
     def __init__(self, run_id: str, created: dict[str, Any], cipher: Any) -> None:
         self._run_id = run_id
-        self._key: Key | None = None
+        self._key: Namer | None = None
         key_id = created.get("key")
         if key_id is not None:
             if cipher is None:
                 raise missing(bytes.fromhex(key_id), run_id=run_id)
-            self._key = cipher.key(bytes.fromhex(key_id), run_id=run_id)
+            self._key = cipher.namer(bytes.fromhex(key_id), run_id=run_id)
 
     def of(self, tree: Any) -> str:
         """32 hex digits for an encoded value."""

@@ -8,7 +8,7 @@ append (`run.claimed`). Locks only say when it is worth trying.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -130,8 +130,8 @@ class Cipher(Protocol):
     def name(self, digest: bytes) -> bytes:
         """The 32 bytes that stand for a SHA-256 digest wherever plain content would be named, under the newest key."""
 
-    def names(self, digest: bytes) -> Collection[bytes]:
-        """The same under every key that may have been used, the digest itself included: all that may name a body."""
+    def is_name(self, name: bytes, digest: bytes) -> bool:
+        """Whether the digest itself, or its name under any key that may have been used, is this or begins with it."""
 
     def seal(self, data: bytes, context: bytes) -> bytes:
         """Encrypt bytes for one place, which `context` names; opening them elsewhere fails."""

@@ -37,7 +37,7 @@ def pack(raw: bytes, before: bytes, cipher: Cipher | None, chunk: int) -> bytes:
         _LEVEL, source_size=len(raw), dict_size=len(window), format=zstd.FORMAT_ZSTD1_MAGICLESS
     )
     packed = zstd.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(raw)
-    return packed if cipher is None else cipher.seal(packed, _place(chunk))
+    return packed if cipher is None else cipher.seal(packed, place(chunk))
 
 
 def unpack(stored: bytes, before: bytes, cipher: Cipher | None, chunk: int) -> bytes:
@@ -48,7 +48,7 @@ def unpack(stored: bytes, before: bytes, cipher: Cipher | None, chunk: int) -> b
     dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
     unpacker = zstd.ZstdDecompressor(dict_data=dictionary, format=zstd.FORMAT_ZSTD1_MAGICLESS)
     try:
-        packed = stored if cipher is None else cipher.open(stored, _place(chunk))
+        packed = stored if cipher is None else cipher.open(stored, place(chunk))
         return unpacker.decompress(packed, max_output_size=MOST)
     except (zstd.ZstdError, Corrupt):
         return b""
@@ -72,7 +72,7 @@ def read_block(db: sqlite3.Connection, number: int, cipher: Cipher | None, path:
     return raw
 
 
-def _place(chunk: int) -> bytes:
+def place(chunk: int) -> bytes:
     """What a sealed chunk is bound to, so that it opens nowhere else."""
     return chunk.to_bytes(8, "big")
 

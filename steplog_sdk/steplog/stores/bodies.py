@@ -28,6 +28,7 @@ from steplog.errors import BodyMissing, Corrupt, InvalidArgument, StoreError
 from steplog.stores.additions import Additions, matching
 from steplog.stores.blocks import chunks_of, join
 from steplog.stores.chunks import Prefix, prefixes
+from steplog.stores.cipher import Keyring
 from steplog.stores.database import BUSY_SECONDS, Database
 from steplog.stores.fs import FS, make_dirs, open_or_create
 
@@ -60,6 +61,8 @@ class SqliteBodies:
     ) -> None:
         self.path = path
         self.cipher = cipher
+        if isinstance(cipher, Keyring):
+            cipher.source = self.retired_keys
         self.database = Database(
             path,
             durable=durability in ("interval", "durable", "durable-full"),
@@ -161,7 +164,7 @@ class SqliteBodies:
                 raise self._missing(db, sha256)
             data = join(db, chunks_of(db, bytes.fromhex(sha256)), self.cipher, self.path)
         digest = sha256_of(data).digest()
-        if digest.hex() != sha256 and (self.cipher is None or bytes.fromhex(sha256) not in self.cipher.names(digest)):
+        if digest.hex() != sha256 and (self.cipher is None or not self.cipher.is_name(bytes.fromhex(sha256), digest)):
             raise Corrupt(
                 f"body {sha256} in {self.path} is damaged: it does not hash to its name. Restore the file from a copy.",
                 path=self.path,
@@ -229,6 +232,15 @@ class SqliteBodies:
 
         return check(self)
 
+    def retired_keys(self) -> list[tuple[bytes, bytes]]:
+        """The ids of keys that were rotated away, each with what is kept of it, sealed."""
+        with self.database.guard, self.database.explained("read what is kept of earlier keys"):
+            if not self.database.exists():
+                return []
+            db = self.database.connect()
+            known = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'keys'").fetchone()
+            return db.execute("SELECT id, sealed FROM keys").fetchall() if known else []
+
     def forget(self) -> None:
         """Forget what is remembered of the last block, because it was rewritten."""
         self._recent = (0, b"")
@@ -247,7 +259,7 @@ class SqliteBodies:
         found, digest = prefixes(data)
         plain = bytes.fromhex(digest)
         # Another than its newest name is that of a run that was recorded under an earlier key, and is imported.
-        if name != self._keyed(plain).hex() and (self.cipher is None or _raw(name) not in self.cipher.names(plain)):
+        if name != self._keyed(plain).hex() and (self.cipher is None or not self.cipher.is_name(_raw(name), plain)):
             message = f"a body of {len(data)} bytes was named {name} but hashes to {digest}. Nothing was stored."
             raise InvalidArgument(message)
         return found

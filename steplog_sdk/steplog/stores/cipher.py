@@ -4,6 +4,9 @@ A key is 32 random bytes, written in base64 or hex. Three keys are derived from 
 jobs: one encrypts, one makes names of bodies, one makes the fingerprints that tell secret arguments apart. Its id, the
 first 8 bytes of a fourth, is stored beside everything that it has encrypted and tells nothing of the key.
 
+The lines of a log cannot be rewritten, so the names and fingerprints in them stay those of the key of their time. Where
+that key was rotated away (`rotation.py`), the two keys that make these lie in the body store, sealed under the newest.
+
 What is sealed begins with a format byte, the key id and a random nonce of 12 bytes. NIST SP 800-38D allows 2^32
 messages under one key with random nonces; change the key (the new one first, the old ones behind it) before that.
 """
@@ -14,7 +17,7 @@ import base64
 import binascii
 import hmac
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -24,18 +27,40 @@ _FORMAT: Final = b"\x01"
 _ID: Final = 8
 _NONCE: Final = 12
 _SIZE: Final = 32
+_RETIRED: Final = b"retired "
 
 
-class Key:
-    """One key, and what is derived from it.
+class Namer:
+    """What of a key makes names and fingerprints: all that is kept of one that was rotated away.
 
     Attributes:
-        id: 8 bytes that name it.
+        id: 8 bytes that name the key.
     """
+
+    def __init__(self, key_id: bytes, naming: bytes, printing: bytes) -> None:
+        self.id = key_id
+        self._naming = naming
+        self._printing = printing
+
+    def name(self, digest: bytes) -> bytes:
+        """The keyed name of what has this SHA-256."""
+        return hmac.digest(self._naming, digest, "sha256")
+
+    def fingerprint(self, data: bytes) -> bytes:
+        """32 bytes that are the same for the same data, and tell nobody without the key what it is."""
+        return hmac.digest(self._printing, data, "sha256")
+
+    def kept(self) -> bytes:
+        """Both keys, for `Keyring.learn`."""
+        return self._naming + self._printing
+
+
+class Key(Namer):
+    """One key, and what is derived from it."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self.id = self._derived(b"id")[:_ID]
+        super().__init__(self._derived(b"id")[:_ID], self._derived(b"name"), self._derived(b"fingerprint"))
 
     def _derived(self, use: bytes) -> bytes:
         return hmac.digest(self._secret, b"steplog 1 " + use, "sha256")
@@ -47,18 +72,6 @@ class Key:
 
         return AESGCM(self._derived(b"encrypt"))
 
-    @cached_property
-    def _naming(self) -> bytes:
-        return self._derived(b"name")
-
-    def name(self, digest: bytes) -> bytes:
-        """The keyed name of what has this SHA-256."""
-        return hmac.digest(self._naming, digest, "sha256")
-
-    def fingerprint(self, data: bytes) -> bytes:
-        """32 bytes that are the same for the same data, and tell nobody without the key what it is."""
-        return hmac.digest(self._derived(b"fingerprint"), data, "sha256")
-
 
 class Keyring:
     """Several keys: the first encrypts, all decrypt. Implements `Cipher`.
@@ -66,10 +79,13 @@ class Keyring:
     Attributes:
         keys: the newest first.
         key_id: id of the first.
+        source: gives what a body store keeps of keys that were rotated away; set by the store.
     """
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.keys = {key.id: key for key in keys}
+        self.source: Callable[[], Iterable[tuple[bytes, bytes]]] | None = None
+        self._retired: dict[bytes, Namer] = {}
         self._newest = keys[0]
         self.key_id = keys[0].id
 
@@ -80,13 +96,39 @@ class Keyring:
             raise missing(key_id, self.keys, run_id=run_id)
         return found
 
+    def namer(self, key_id: bytes, *, run_id: str | None = None) -> Namer:
+        """What makes names and fingerprints under a key, at hand or rotated away. Raises KeyMissing."""
+        if key_id not in self.keys and key_id not in self._retired:
+            self._learn()
+        return self._retired.get(key_id) or self.key(key_id, run_id=run_id)
+
     def name(self, digest: bytes) -> bytes:
         """The name of a body, under the newest key."""
         return self._newest.name(digest)
 
-    def names(self, digest: bytes) -> Collection[bytes]:
-        """The names that a body may have, under any key or none."""
-        return [digest, *(key.name(digest) for key in self.keys.values())]
+    def is_name(self, name: bytes, digest: bytes) -> bool:
+        """Whether it is, or begins, the name of a body under any key or none, one that was rotated away included."""
+        if name and not self._names(name, digest):
+            self._learn()
+        return bool(name) and self._names(name, digest)
+
+    def _names(self, name: bytes, digest: bytes) -> bool:
+        namers = (*self.keys.values(), *self._retired.values())
+        return digest.startswith(name) or any(namer.name(digest).startswith(name) for namer in namers)
+
+    def retire(self, namer: Namer) -> bytes:
+        """What a body store is to keep of a key that is rotated away: sealed under the newest."""
+        return self.seal(namer.kept(), _RETIRED + namer.id)
+
+    def _learn(self) -> None:
+        for key_id, sealed in self.source() if self.source else ():
+            if key_id not in self._retired and key_id not in self.keys and key_id_of(sealed) in self.keys:
+                self._retired[key_id] = self.retired(key_id, sealed)
+
+    def retired(self, key_id: bytes, sealed: bytes) -> Namer:
+        """What `retire` has sealed. Raises KeyMissing, Corrupt."""
+        kept = self.open(sealed, _RETIRED + key_id)
+        return Namer(key_id, kept[:_SIZE], kept[_SIZE:])
 
     def seal(self, data: bytes, context: bytes) -> bytes:
         """Encrypt, under the newest key."""

@@ -114,8 +114,7 @@ def _check(db: sqlite3.Connection, cipher: Cipher | None, path: str) -> BodyChec
 
 def _is_named(name: bytes, raw: bytes, cipher: Cipher | None) -> bool:
     digest = sha256(raw).digest()
-    size = len(name)
-    return bool(name) and any(each[:size] == name for each in (digest, *(cipher.names(digest) if cipher else ())))
+    return bool(name) and (digest.startswith(name) if cipher is None else cipher.is_name(name, digest))
 
 
 class _Bodies:
@@ -136,7 +135,7 @@ class _Bodies:
         for listed in (row[1], tail[0] if tail else b""):
             self._feed(digest, listed)
         plain = digest.digest()
-        return name != plain and (self._cipher is None or name not in self._cipher.names(plain))
+        return name != plain and (self._cipher is None or not self._cipher.is_name(name, plain))
 
     def _spine(self, number: int) -> Any:
         chain = []

@@ -78,9 +78,15 @@ def _installed(name: str) -> str | None:
     if metadata is None:
         return None
     try:
-        version: str = metadata.version(name)
+        return _metadata_version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+# Reading a package's metadata takes as long as recording ten steps, and a process may open many runs.
+@lru_cache(maxsize=8)
+def _metadata_version(name: str) -> str:
+    version: str = sys.modules["importlib.metadata"].version(name)
     return version
 
 

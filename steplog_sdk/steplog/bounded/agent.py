@@ -106,7 +106,8 @@ class Agent:
             goal: what is to be done.
             user_id: for whom; from the session, never from the model.
             run_id: the run in which it is recorded; the open run without one, else a new one.
-            options: further ones of `steplog.run`.
+            options: further ones of `steplog.run`. A task that waits for somebody is suspended; with
+                `on_wait="block"` it keeps the process.
 
         Returns:
             How it ended. Called again with the same `run_id` it gives the same, or goes on if it waited for somebody.
@@ -119,7 +120,7 @@ class Agent:
         if run_id is None and opened is not None:
             state = self._begin(opened.run_id, user_id, goal)
             return self._drive(opened, state)
-        scope = steplog.run(run_id, goal=goal, **options)
+        scope = steplog.run(run_id, goal=goal, **{"on_wait": "suspend", **options})
         state = self._begin(scope.run_id, user_id, goal)
         doing: list[Ask] = []
         try:
@@ -135,7 +136,7 @@ class Agent:
         if run_id is None and opened is not None:
             state = self._begin(opened.run_id, user_id, goal)
             return await self._drive_async(opened, state)
-        scope = steplog.run(run_id, goal=goal, **options)
+        scope = steplog.run(run_id, goal=goal, **{"on_wait": "suspend", **options})
         state = self._begin(scope.run_id, user_id, goal)
         doing: list[Ask] = []
         try:

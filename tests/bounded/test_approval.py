@@ -116,7 +116,8 @@ def test_the_example_waits_for_a_decision_and_goes_on_with_it(tmp_path):
 
     (tmp_path / "approved").touch()
     (name,) = set(re.findall(r"\bapproval\.[0-9a-f]{16}\b", waiting))
-    run("steplog", "signal", "refund-8000", name, '{"approved": true}')
+    program = "import steplog, sys; steplog.signal('refund-8000', sys.argv[1], {'approved': True})"
+    run("python", "-c", program, name)
 
     assert run("python", example, "8000") == "done: Refund issued and confirmation sent.\n"
     assert (tmp_path / "ledger.txt").read_text() == "refund ord_1004 8000 refund-8000:s2\nmail ord_1004\n"

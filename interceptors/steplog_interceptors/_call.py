@@ -32,6 +32,18 @@ class Refused(BaseException):
         self.error = error
 
 
+def shorten(request: Any, ticket: plugins.Ticket) -> None:
+    """Lower the timeouts of a request to the seconds that the run may still be at work."""
+    left = ticket.remaining()
+    if left is None:
+        return
+    ticket.check_deadline()
+    given = request.extensions.get("timeout") or {}
+    limits = {name: given.get(name) for name in ("connect", "read", "write", "pool")}
+    shorter = {name: left if limit is None else min(limit, left) for name, limit in limits.items()}
+    request.extensions = {**request.extensions, "timeout": shorter}
+
+
 class LogicalCall:
     """One logical call: one step, with an exchange for each attempt.
 
@@ -222,7 +234,9 @@ class LogicalCall:
             )
 
     def add(self, exchange: Exchange, name: str | None, seconds: float) -> None:
-        """Note an exchange that has ended."""
+        """Note an exchange that has ended. One that failed because the run's time was up is no outcome."""
+        if "error" in exchange and self.ticket is not None:
+            self.ticket.check_deadline()
         exchange["ms"] = round(seconds * 1000, 3)
         if name is not None:
             exchange["request"] = name
@@ -248,8 +262,11 @@ class LogicalCall:
     def put_key(self, request: Any) -> None:
         """Send the step's idempotency key where the SDK would send one of its own making.
 
-        So an attempt that is made again after a crash is the same request to a provider that honours keys.
+        So an attempt that is made again after a crash is the same request to a provider that honours keys. It may also
+        take no longer than the run's budget leaves.
         """
+        if self.ticket is not None:
+            shorten(request, self.ticket)
         declared = getattr(self.origin[0], "_idempotency_header", None) or "idempotency-key"
         if self.ticket is not None and request.headers.get(declared, "").startswith(_MADE_UP):
             request.headers[declared] = self.ticket.key

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steplog import _start  # noqa: F401  # notes the directory now, before the program moves
 from steplog.errors import (
+    BudgetExceeded,
     Cancelled,
     Corrupt,
     DriftDetected,
@@ -40,6 +41,7 @@ from steplog.errors import (
 )
 
 if TYPE_CHECKING:
+    from steplog._kernel.budget import Budget
     from steplog._kernel.codec import register_codec
     from steplog._kernel.rule import Rule
     from steplog._kernel.secret import Secret
@@ -59,6 +61,8 @@ __version__ = "0.1.0"
 __all__ = [
     "NOT_HAPPENED",
     "UNKNOWN",
+    "Budget",
+    "BudgetExceeded",
     "Cancelled",
     "Corrupt",
     "DriftDetected",
@@ -107,6 +111,7 @@ __all__ = [
 _HOMES: Final = {
     "NOT_HAPPENED": "steplog._runtime.answers",
     "UNKNOWN": "steplog._runtime.answers",
+    "Budget": "steplog._kernel.budget",
     "Happened": "steplog._runtime.answers",
     "Policy": "steplog._runtime.policies",
     "Replay": "steplog._runtime.replay",

@@ -253,7 +253,8 @@ class Interrupt(_Facts):
 
     Attributes:
         reason: a word of the closed list in `steplog._kernel.reasons`, for a suspended run: `indeterminate`, `drift`,
-            `unreplayable`, `unrecorded`, `simulated`, `approval`, `waiting`, `cancelled`, `lease_lost`, `log_failed`.
+            `unreplayable`, `unrecorded`, `simulated`, `approval`, `waiting`, `budget`, `cancelled`,
+            `lease_lost`, `log_failed`.
         run_id: the run.
         step: the step concerned, or None.
         commands: commands that settle it.
@@ -261,6 +262,8 @@ class Interrupt(_Facts):
 
     reason: str = ""
     commands: tuple[str, ...] = ()
+    noted: tuple[str, ...] = ()
+    """Names of the attributes that the log keeps beside these."""
 
 
 class Indeterminate(Interrupt):
@@ -328,6 +331,24 @@ class Suspended(Interrupt):
     """
 
     reason = "approval"
+
+
+class BudgetExceeded(Interrupt):
+    """The next attempt of a step would exceed a limit of the run's budget. It has not begun.
+
+    Attributes:
+        limit: the limit, as `max_tokens`.
+        used: what is used or set aside so far: a count, seconds of active time, or US dollars as text.
+        needs: what the attempt can use more, in the same unit; None where that is not known.
+        allowed: the limit's value, in the same unit.
+    """
+
+    reason = "budget"
+    noted = ("limit", "used", "needs", "allowed")
+    limit: str = ""
+    used: Any = None
+    needs: Any = None
+    allowed: Any = None
 
 
 class Cancelled(Interrupt):

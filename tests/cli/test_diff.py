@@ -149,10 +149,10 @@ def test_a_known_model_has_a_price_of_its_day(ask):
 
 
 def test_without_the_price_list_nothing_has_a_price(ask, monkeypatch):
-    from steplog._cli import prices
+    from steplog._runtime import price_list
 
     record("a", "Done.", model="gpt-4o")
-    monkeypatch.setattr(prices, "_library", lambda: None)
+    monkeypatch.setattr(price_list, "_library", lambda: None)
 
     assert ask("diff", "a", "a")["a"]["cost"]["usd"] is None
 

@@ -31,6 +31,7 @@ ELSEWHERE = {"sdk": "tests/matrix/test_logs.py", "withheld": "tests/golden/test_
 CONTROL = {
     *("step.denied", "step.blocked", "step.approved", "step.rejected"),
     *("signal.received", "signal.consumed", "wait.began", "cancel.requested", "cancel.delivered"),
+    *("run.budgeted", "run.progressed"),
 }
 ADDED_LATER = {"log-1": CONTROL, "log-1-bodies-1": {"log.weakened", *CONTROL}, "log-1-encrypted": CONTROL}
 CLOSED = "http://127.0.0.1:9"

@@ -138,6 +138,15 @@ def _answer(draw: st.DrawFn, log: Log) -> None:
         log.add(draw(st.sampled_from([ev.STEP_APPROVED, ev.STEP_REJECTED])), step, by="ann", note=None, message="m1")
 
 
+def _budget(draw: st.DrawFn, log: Log) -> None:
+    """The program or a person sets limits, or the program gets on."""
+    if draw(st.booleans()):
+        who, limits = draw(st.sampled_from(["program", "operator"])), {"max_steps": draw(st.integers(0, 5))}
+        log.add(ev.RUN_BUDGETED, by=who, limits=limits, prices="", used={"steps": 2, "reserved": {}})
+    else:
+        log.add(ev.RUN_PROGRESSED, number=draw(st.integers(1, 5)), digest="d")
+
+
 def _fail(draw: st.DrawFn, log: Log) -> None:
     failed = sorted(step.id for step in log.state.steps.values() if step.status in {"failed", "denied"})
     retry = draw(st.lists(st.sampled_from(failed), unique=True)) if failed else []
@@ -166,6 +175,7 @@ _ACTS: tuple[Act, ...] = (
     _claim,
     _resolve,
     _answer,
+    _budget,
     _fail,
 )
 
@@ -227,6 +237,8 @@ _TYPES = st.sampled_from(
         ev.STEP_BLOCKED,
         ev.STEP_APPROVED,
         ev.STEP_REJECTED,
+        ev.RUN_BUDGETED,
+        ev.RUN_PROGRESSED,
     ]
     + [ev.STEP_STARTED, ev.STEP_PROGRESSED, ev.STEP_FINISHED, ev.STEP_SKIPPED, ev.STEP_RESOLVED] * 3
 )

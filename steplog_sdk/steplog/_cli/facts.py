@@ -55,10 +55,54 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "seconds": _seconds(state, live=live),
         "steps": step_counts(state, live=live),
         "tokens": _tokens(state.steps.values()),
+        "budget": _budget(state),
         "error": ended.get("error"),
         "message": ended.get("message"),
         "holder": holder,
     }
+
+
+def _budget(state: RunState) -> dict[str, Any] | None:
+    """The limits of a run and what is used of them, or None where it has no budget."""
+    known = None if state.controls is None else state.controls.budget
+    if known is None:
+        return None
+    return {
+        "limits": known.budget.limits(),
+        "set_by_operator": sorted(known.operator),
+        "used": known.usage.facts(),
+        "stalls": known.stalls,
+        "prices": known.prices or None,
+    }
+
+
+USED: Final = {
+    "max_steps": "steps",
+    "max_model_calls": "model_calls",
+    "max_tool_calls": "tool_calls",
+    "max_tokens": "tokens",
+    "max_cost": "usd",
+    "deadline": "active_seconds",
+}
+"""By limit, what counts against it."""
+
+
+def budget_words(budget: dict[str, Any] | None) -> str:
+    """What is used of each limit, as `3 of 20 steps, $0.02 of $1`; "" where there is no budget."""
+    if not budget:
+        return ""
+    said = []
+    for limit, allowed in budget["limits"].items():
+        name = limit.removeprefix("max_").replace("_", " ")
+        used = budget["stalls"] if limit == "max_stalls" else budget["used"].get(USED.get(limit, ""))
+        if limit == "max_cost":
+            said.append(f"${used} of ${allowed}")
+        elif limit == "deadline":
+            said.append(f"{span(used * 1000)} of {span(allowed * 1000)} at work")
+        else:
+            said.append(f"at most {allowed} equal calls" if used is None else f"{used:,} of {allowed:,} {name}")
+    by = f" (set by hand: {', '.join(budget['set_by_operator'])})" if budget["set_by_operator"] else ""
+    return ", ".join(said) + by
 
 
 def _fork(state: RunState) -> dict[str, Any] | None:

@@ -68,6 +68,27 @@ def recorded_beside(function: F) -> F:
     return also(http(function))
 
 
+def budget(function: F) -> F:
+    """Add `--budget`."""
+    return click.option(
+        "--budget",
+        "budget",
+        metavar="LIMIT=N",
+        multiple=True,
+        callback=lambda _ctx, _param, words: _checked(words),
+        help="Set a limit of the run's budget, such as `max_tokens=50000`; LIMIT=none lifts it. Repeatable.",
+    )(function)
+
+
+def _checked(words: Sequence[str]) -> str:
+    """Limits in the form of the variable that programs read. Raises InvalidArgument for what is none."""
+    from steplog._kernel.budget import parse
+
+    text = ",".join(words)
+    parse(text)
+    return text
+
+
 def chosen_home(home: Path, found: Path | None = None) -> Path | None:
     """The home, when it was given by the option: then commands that are printed must name it as well.
 

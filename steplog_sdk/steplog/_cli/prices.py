@@ -1,25 +1,14 @@
-"""What model calls have cost, where a price list is installed (`pip install "steplog[prices]"`).
-
-The list is a package's own data, of the day of its release; nothing is asked for over a network. A price that is not
-known is none, never zero.
-"""
+"""What the model calls of a run have cost, by the price list of `pip install "steplog[prices]"`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
-from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from steplog._cli.facts import parse_time
 from steplog._kernel.fold import StepState
-
-_USAGE: Final = {
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "cached": "cache_read_tokens",
-    "cache_write": "cache_write_tokens",
-}
+from steplog._runtime.price_list import price
 
 
 class Cost(NamedTuple):
@@ -60,31 +49,10 @@ def cost_of(steps: Iterable[StepState]) -> Cost:
 
 def price_of(step: StepState) -> Decimal | None:
     """What a model call has cost at the prices of its day, in US dollars; None where that is not known."""
-    library = _library()
     finished = step.finished or {}
     usage = finished.get("usage")
-    if library is None or not isinstance(usage, dict):
+    if not isinstance(usage, dict):
         return None
-    counts = {_USAGE[name]: count for name, count in usage.items() if name in _USAGE and isinstance(count, int)}
     request = step.started.get("request")
     provider = request.get("sdk") if isinstance(request, dict) else None
-    model = finished.get("model") or step.target
-    when = parse_time(step.started_ts)
-    for named in (provider, None):
-        try:
-            found = library.calc_price(
-                library.Usage(**counts), model, provider_id=named or None, genai_request_timestamp=when
-            )
-        except (LookupError, ValueError):
-            continue  # the list does not know this provider or model
-        return Decimal(found.total_price)
-    return None
-
-
-@cache
-def _library() -> Any:
-    try:
-        import genai_prices
-    except ImportError:
-        return None
-    return genai_prices
+    return price(finished.get("model") or step.target, provider, usage, parse_time(step.started_ts))

@@ -80,6 +80,7 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
         + "".join(f", {count} {word}" for word, count in run["steps"].items() if word not in {"total", "done"}),
     )
     yield "tokens", facts.tokens(run["tokens"])
+    yield "budget", facts.budget_words(run["budget"])
     yield "log", f"{run['events']} events, {run['durability'] or 'unknown'}, {_times(run['epochs'])}"
     for weakness in run["weakened"]:
         lowered = (

@@ -74,6 +74,7 @@ def _rows(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     used = facts.tokens(described["tokens"])
     cost = described["cost"]["usd"]
     yield "tokens", f"{used}{'' if cost is None else f', ${cost:.4f}'}" if used else ""
+    yield "budget", facts.budget_words(described["budget"])
     yield (
         "most tokens",
         ", ".join(f"#{each['number']} {each['input']:,}/{each['output']:,}" for each in described["tokens_by_step"]),

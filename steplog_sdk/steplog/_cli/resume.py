@@ -12,12 +12,13 @@ import click
 from steplog._cli import program as programs
 from steplog._cli.advice import suspended_lines
 from steplog._cli.lookup import Found, find_run, open_run
-from steplog._cli.options import chosen_home, common, on_drift, policy, recorded_beside
+from steplog._cli.options import budget, chosen_home, common, on_drift, policy, recorded_beside
 from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
 from steplog._kernel.fold import RunState
 from steplog._kernel.fork import lineage
+from steplog._runtime.budgeting import VARIABLE as BUDGET
 from steplog._runtime.forked import STANDS_FOR
 from steplog._runtime.origin import WRAPPED
 from steplog._runtime.steering import VARIABLE
@@ -27,6 +28,7 @@ EXAMPLES = """\b
 Examples:
   steplog resume last
   steplog resume refund-1001
+  steplog resume refund-1001 --budget max_tokens=80000
 """
 
 
@@ -35,10 +37,12 @@ Examples:
 @on_drift
 @recorded_beside
 @policy
+@budget
 @common
 def resume(
     run: str,
     on_drift: str | None,
+    budget: str,
     home: Path,
     also: tuple[str, ...],
     http: tuple[str, ...],
@@ -48,8 +52,11 @@ def resume(
     """Start RUN's program again: finished steps are returned from the log, the rest is done.
 
     The program runs with the arguments and in the directory that were recorded, and what was recorded beside model
-    calls (--also, --http) is recorded again, with what is named here. Exit codes are those of `steplog run`.
+    calls (--also, --http) is recorded again, with what is named here. A limit that is set with --budget counts from now
+    on in place of the program's own, and is recorded. Exit codes are those of `steplog run`.
     """
+    if budget:
+        os.environ[BUDGET] = budget
     found = find_run(run, home)
     named_home = chosen_home(home, found.home)
     if policy is not None:

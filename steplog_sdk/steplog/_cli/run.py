@@ -14,10 +14,11 @@ from steplog._cli import program as programs
 from steplog._cli.advice import go_on
 from steplog._cli.facts import run_facts
 from steplog._cli.lookup import Found, open_run, store_at
-from steplog._cli.options import chosen_home, common, on_drift, policy, recorded_beside
+from steplog._cli.options import budget, chosen_home, common, on_drift, policy, recorded_beside
 from steplog._cli.output import emit_json, printable, say, user, with_home
 from steplog._cli.program import Program
 from steplog._kernel.words import counted
+from steplog._runtime.budgeting import VARIABLE as BUDGET
 from steplog._runtime.origin import WRAPPED
 from steplog._runtime.steering import VARIABLE
 from steplog.errors import RunStopped, SteplogError
@@ -52,6 +53,7 @@ Examples:
 @recorded_beside
 @policy
 @on_drift
+@budget
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @common
 @click.argument("script")
@@ -62,6 +64,9 @@ def run(script: str, args: tuple[str, ...], is_module: bool, **options: Any) -> 
     Exit code: 0 done, 1 failed, 75 when the run needs a decision, 130 after Ctrl-C; a script's own sys.exit(n) is kept.
     When a run does not end well, the last line on stderr is the command that goes on.
     """
+    limits = options.pop("budget")
+    if limits:
+        os.environ[BUDGET] = limits
     program = programs.typed(script, args, is_module=is_module)
     return record(program, named_home=chosen_home(options["home"]), **options)
 

@@ -74,6 +74,7 @@ def describe(
         **_measured(analysis),
         "steps": run["steps"],
         "tokens": run["tokens"],
+        "budget": run["budget"],
         "cost": cost_of(state.steps.values()).facts(),
         "seconds": run["seconds"],
         "next": _next(state, rows, analysis, live=holder is not None),

@@ -13,8 +13,9 @@ from itertools import repeat
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-from steplog._kernel import controls, fold_control, fold_inbox, fold_steps
+from steplog._kernel import budget, controls, fold_budget, fold_control, fold_inbox, fold_steps
 from steplog._kernel import fold as folding
+from steplog._kernel.budget import BudgetState, Usage
 from steplog._kernel.controls import Controls
 from steplog._kernel.state import RunState, Source, StepState
 
@@ -28,7 +29,7 @@ _GROWING: Final = ("start", "started_seq", "end", "finished_seq", "after")
 _SETS: Final = ("retry", "live", "given_up", "superseded")
 _REBUILT: Final = {*_SETS, "steps", "followers", "inner", "controls", "source", "names"}
 # All whose functions change a state.
-_FOLDING: Final = (folding, fold_steps, fold_control, fold_inbox, controls)
+_FOLDING: Final = (folding, fold_steps, fold_control, fold_inbox, fold_budget, controls, budget)
 _OF_RUN: Final = tuple(attribute.name for attribute in fields(RunState) if attribute.name not in _REBUILT)
 
 
@@ -128,10 +129,10 @@ def fold_digest() -> str:
     may have changed.
     """
     digest = sha256()
-    kinds = (RunState, StepState, Controls)
+    kinds = (RunState, StepState, Controls, BudgetState, Usage)
     digest.update(repr([attribute.name for kind in kinds for attribute in fields(kind)]).encode())
-    for module in _FOLDING:
-        for name, value in sorted(vars(module).items()):
+    for holder in (*_FOLDING, BudgetState, Usage):
+        for name, value in sorted(vars(holder).items()):
             if isinstance(value, FunctionType):
                 digest.update(name.encode())
                 _add(digest, value.__code__)

@@ -1,13 +1,15 @@
 """What a folded log says of how its run is steered: judgements, approvals, limits.
 
-Every field is a plain JSON tree, so that a checkpoint keeps it as it is, and only what folding needs to answer a
-question about the next step; the data of the events stays in the log.
+Every field is a JSON tree, or becomes one by `asdict`, so that a checkpoint can keep it, and holds only what folding
+needs to answer a question about the next step; the data of the events stays in the log.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from steplog._kernel.budget import BudgetState
 
 Tree = dict[str, Any]
 
@@ -28,6 +30,7 @@ class Controls:
         waits: by step, waits that have begun, in order: `seq`, `signal` that is waited for, `until` when (milliseconds
             since 1970). Those of finished steps are forgotten.
         cancel: the first cancellation: `message`, `by`, `note`, `seq`, and `delivered`, by the steps at which it was.
+        budget: its budget and what is used of it; None where it has none.
     """
 
     held: dict[str, Tree] = field(default_factory=dict)
@@ -36,6 +39,12 @@ class Controls:
     signals: dict[str, Tree] = field(default_factory=dict)
     waits: dict[str, Tree] = field(default_factory=dict)
     cancel: Tree | None = None
+    budget: BudgetState | None = None
+
+    def __post_init__(self) -> None:
+        packed: Any = self.budget
+        if isinstance(packed, dict):
+            self.budget = BudgetState.of(packed)
 
     def copy(self) -> Controls:
         """The same, sharing nothing mutable."""
@@ -43,6 +52,8 @@ class Controls:
 
 
 def _copied(tree: Any) -> Any:
+    if isinstance(tree, BudgetState):
+        return tree.copy()
     if isinstance(tree, dict):
         return {key: _copied(value) for key, value in tree.items()}
     return [_copied(value) for value in tree] if isinstance(tree, list) else tree

@@ -28,6 +28,8 @@ SIGNAL_CONSUMED: Final = "signal.consumed"
 WAIT_BEGAN: Final = "wait.began"
 CANCEL_REQUESTED: Final = "cancel.requested"
 CANCEL_DELIVERED: Final = "cancel.delivered"
+RUN_BUDGETED: Final = "run.budgeted"
+RUN_PROGRESSED: Final = "run.progressed"
 LOG_RECOVERED: Final = "log.recovered"
 LOG_WEAKENED: Final = "log.weakened"
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
+from steplog._kernel.fold_budget import account
 from steplog._kernel.fold_control import CONTROL, judged
 from steplog._kernel.fold_inbox import INBOX
 from steplog._kernel.fold_steps import (
@@ -86,6 +87,8 @@ def apply(state: RunState, event: Event) -> None:
     transition = _TRANSITIONS.get(event.type)
     if transition is not None:
         transition(state, event)
+    if state.controls is not None and state.controls.budget is not None:
+        account(state.controls.budget, state, event)
 
 
 def begin(state: RunState, step: StepState, data: bytes, seq: int, ts: str, seal: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from steplog._kernel import events as ev
+from steplog._kernel import fold_budget
 from steplog._kernel.controls import Controls
 from steplog._kernel.events import Event
 from steplog._kernel.fold_steps import add, close, describe, forget_outcome, kept, supersede
@@ -85,6 +86,11 @@ def _rejected(state: RunState, event: Event) -> None:
     _refuse(state, state.steps[event.step or ""], event, settled=True)
 
 
+def _limited(state: RunState, event: Event) -> None:
+    known = controls(state)
+    known.budget = fold_budget.limited(known.budget, event)
+
+
 def _undecided(state: RunState, event: Event) -> dict[str, Any] | None:
     """What is known of the blocked step that an event decides on, or None where there is nothing to decide."""
     step = state.steps.get(event.step or "")
@@ -112,4 +118,5 @@ CONTROL: Final[dict[str, Callable[[RunState, Event], None]]] = {
     ev.STEP_BLOCKED: _blocked,
     ev.STEP_APPROVED: _approved,
     ev.STEP_REJECTED: _rejected,
+    ev.RUN_BUDGETED: _limited,
 }

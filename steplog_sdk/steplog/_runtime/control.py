@@ -19,6 +19,7 @@ from steplog._kernel.plain import body_of, plain
 from steplog._kernel.state import BLOCKED
 from steplog._runtime import lines, messages
 from steplog._runtime.blame import blame
+from steplog._runtime.budgeting import waiting
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.group import Entry
 from steplog._runtime.outcome import failure
@@ -156,7 +157,8 @@ class Control:
         if not (self.waits and may_wait):
             step = self._recorder.journal.step(asked.id)
             raise self._recorder.halt(messages.blocked(self._recorder.named, step, verdict.rule, verdict.reason))
-        yield Pause(POLL_SECONDS)
+        with waiting(ticket):
+            yield Pause(POLL_SECONDS)
 
     def _refuse(self, ticket: Ticket, refusal: Refusal) -> Steps[None]:
         """Write that an effect must not run, and give the ticket that outcome."""

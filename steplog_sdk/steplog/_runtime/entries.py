@@ -6,8 +6,9 @@ few looks, and their lines are put together without asking what else could be in
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -16,17 +17,21 @@ from steplog._runtime import lines
 from steplog._runtime.blame import told
 from steplog._runtime.group import Entry
 from steplog._runtime.pack import Sink
+from steplog.errors import LeaseLost, LogFailed, StoreError
 
 if TYPE_CHECKING:
-    from steplog._kernel.redact import Redactor
+    from steplog._runtime.recorder import Recorder
     from steplog._runtime.ticket import Ticket
     from steplog.errors import Interrupt
+
+log: Final = logging.getLogger("steplog")
 
 
 def intent(ticket: Ticket) -> Entry:
     """The `step.started` of an attempt."""
     recorder = ticket.recorder
-    sync = ticket.call.mode != "safe"
+    # What is set aside in a budget must outlive a loss of power, or a resumed run would spend it once more.
+    sync = ticket.call.mode != "safe" or (ticket.charged and ticket.call.kind != "local")
     plain = lines.plain_intent(ticket, recorder.redactor)
     if plain is not None:
         return Entry(ev.STEP_STARTED, ticket.step, plain[0], (), sync=sync, facts=plain[1])
@@ -38,6 +43,8 @@ def intent(ticket: Ticket) -> Entry:
 def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float) -> Entry:
     """The `step.finished` of an attempt."""
     recorder = ticket.recorder
+    if recorder.allowance is not None:
+        detail = {**detail, **recorder.allowance.concluded(ticket, outcome, detail)}
     plain = lines.plain_outcome(ticket, detail, recorder.redactor) if outcome == "done" and not waited else None
     if plain is not None:
         return Entry(ev.STEP_FINISHED, ticket.step, plain, (), sync=True, facts=True)
@@ -54,6 +61,8 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float)
 
 def skipped(ticket: Ticket) -> Entry:
     """The `step.skipped` of an attempt that was interrupted between its intent and its effect."""
+    if ticket.recorder.allowance is not None:
+        ticket.recorder.allowance.took_back(ticket)
     return Entry(ev.STEP_SKIPPED, ticket.step, b'{"reason":"interrupted before the effect began"}', (), sync=True)
 
 
@@ -61,6 +70,8 @@ def given_up(ticket: Ticket) -> Entry:
     """The `step.finished` of an attempt of which the caller will not see what becomes, or has become."""
     total = time.perf_counter() - ticket.began
     data = {"outcome": "cancelled", "attempt": ticket.attempt, "ms": {"total": lines.ms(total)}}
+    if ticket.recorder.allowance is not None:
+        data |= ticket.recorder.allowance.concluded(ticket, "cancelled", {})
     return Entry(ev.STEP_FINISHED, ticket.step, orjson.dumps(data), (), sync=True)
 
 
@@ -72,12 +83,18 @@ def settled(ticket: Ticket, result: Any) -> Entry:
     return Entry(ev.STEP_RESOLVED, ticket.step, line, sink.bodies, sync=True)
 
 
-def suspended(interrupt: Interrupt, redactor: Redactor) -> Entry:
-    """The `run.suspended` of a run that an interrupt stops."""
+def note_suspended(recorder: Recorder, interrupt: Interrupt) -> None:
+    """Write the `run.suspended` of a run that an interrupt stops."""
     data = {
         "reason": interrupt.reason,
         "step": interrupt.step,
         "message": told(interrupt)["message"],
         "commands": list(interrupt.commands),
+        **{name: getattr(interrupt, name) for name in interrupt.noted},
     }
-    return Entry(ev.RUN_SUSPENDED, None, Sink(redactor).line(data), (), sync=True)
+    journal = recorder.journal
+    try:
+        journal.wait(journal.put(Entry(ev.RUN_SUSPENDED, None, Sink(recorder.redactor).line(data), (), sync=True)))
+    except (StoreError, LogFailed, LeaseLost) as failed:
+        # The run stops all the same, and the interrupt tells the user why; only the note for readers is missing.
+        log.error("run %s stopped (%s); recording that failed: %s", journal.run_id, interrupt.reason, failed)  # noqa: TRY400  # the interrupt has the traceback

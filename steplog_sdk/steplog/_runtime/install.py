@@ -15,6 +15,7 @@ from steplog._runtime.door import PROCESS
 from steplog.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from steplog._kernel.budget import Budget
     from steplog._runtime.policies import Given, Policy
     from steplog.stores.base import Store
 
@@ -45,6 +46,7 @@ def install(
     redact: Collection[str | re.Pattern[str]] | Mapping[str, Any] = (),
     store: Store | None = None,
     policy: Given = None,
+    budget: Budget | None = None,
 ) -> None:
     """Record the model calls of every supported SDK from now on. Idempotent; import order does not matter.
 
@@ -56,8 +58,7 @@ def install(
         durability: what survives: `memory` (nothing), `process` (the death of the process), `interval` (power loss,
             but for the last moments), `durable` (power loss; the default) or `durable-full` (the same, and never less);
             `STEPLOG_DURABILITY`. docs/durability.md has the details.
-        sync_interval: at level `interval`, seconds after which an event is on the medium; `STEPLOG_SYNC_INTERVAL`,
-            else 0.1.
+        sync_interval: at level `interval`, seconds until an event is on the medium; `STEPLOG_SYNC_INTERVAL`, else 0.1.
         strict: raise `NotInRun` for a model or tool call that would escape the log, instead of warning once;
             `STEPLOG_STRICT=1`.
         drift_grace: seconds for which a step of a run with branches waits for recorded steps that other branches have
@@ -79,6 +80,7 @@ def install(
             from `STEPLOG_REDACT`, one a line.
         store: a store to use instead of files in `home`.
         policy: a `Policy`, or the path of its file, for runs that name none (docs/control.md); `STEPLOG_POLICY`.
+        budget: what each run may use up that names none (docs/budgets.md).
 
     Raises:
         InvalidArgument: a value that a setting does not take, or an interceptor that is not installed on this machine.
@@ -99,6 +101,7 @@ def install(
             modes=modes,
             redact=redact,
             policy=None if policy is None else _policy(policy),
+            budget=budget,
             before=PROCESS.settings,
         )
         if interceptors is not None:

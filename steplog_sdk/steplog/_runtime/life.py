@@ -18,6 +18,7 @@ from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.blame import blamed
 from steplog._runtime.changes import warn_of_changes
 from steplog._runtime.context import inside, unrecorded
+from steplog._runtime.deadline import within
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.outcome import done, failure
 from steplog._runtime.ticket import Ticket
@@ -179,6 +180,8 @@ async def _perform_async(action: str, subject: Any, ticket: Ticket) -> Any:
     try:
         with _scope(action, ticket):
             answer = subject()
+            if action == "call" and inspect.isawaitable(answer):
+                return await within(ticket, answer)
             return await answer if inspect.isawaitable(answer) else answer
     except BaseException as interruption:
         if action == "call":

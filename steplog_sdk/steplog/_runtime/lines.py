@@ -158,7 +158,19 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
 
 _RESULT: Final = {"result"}
 # All that a fold reads of an outcome.
-_FOLDED: Final = ("outcome", "attempt", "retry", "progressed", "unreplayable", "redacted", "how", "final", "job_open")
+_FOLDED: Final = (
+    "outcome",
+    "attempt",
+    "retry",
+    "progressed",
+    "unreplayable",
+    "redacted",
+    "how",
+    "final",
+    "job_open",
+    "spent",
+    "active",
+)
 
 
 def warn_of_loss(ticket: Ticket) -> None:

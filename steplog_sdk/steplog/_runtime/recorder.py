@@ -37,6 +37,7 @@ from steplog.errors import Cancelled, ForkedWriter, Interrupt, LeaseLost, LogFai
 
 if TYPE_CHECKING:
     from steplog._kernel.redact import Redactor
+    from steplog._runtime.budgeting import Allowance
     from steplog._runtime.control import Control
     from steplog._runtime.journal import Journal
     from steplog._runtime.mail import Mail
@@ -61,6 +62,7 @@ class Recorder:
         halted: the interrupt that stopped the run, or None.
         handle: the `Run` that the program holds.
         control: who is asked before an effect may begin; None where nobody is.
+        allowance: what the run may use up; None where it has no budget.
         turns: the order in which recorded results are given back.
         on_drift: what to do when the program no longer does what the log says.
         drift_grace: seconds without a new request after which what other branches may ask for counts as missing.
@@ -100,6 +102,7 @@ class Recorder:
         self.control: Control | None = None
         self.mail: Mail | None = None
         self.unwinding: Unwinding | None = None
+        self.allowance: Allowance | None = None
         self.turns = Turns(journal.state, self.dispatch.runs_ahead)
         self._lock = threading.RLock()
         self._open: dict[str, Ticket] = {}
@@ -191,6 +194,8 @@ class Recorder:
         """The intent of an attempt, to be written."""
         if "fork" in self.journal.state.created:
             forked.amend(ticket)
+        if self.allowance is not None:
+            self.allowance.admit(ticket)
         if ticket.attempt > 1:
             self.dispatch.enter(ticket.step)
         try:
@@ -315,7 +320,7 @@ class Recorder:
                 return messages.again(self.halted)
             self.halted = interrupt
         if not isinstance(interrupt, (LogFailed, LeaseLost, Cancelled)):
-            self._suspend(interrupt)
+            entries.note_suspended(self, interrupt)
         self._on_halt(interrupt)
         return interrupt
 
@@ -324,13 +329,6 @@ class Recorder:
         if self.unwinding is None:
             self.unwinding = Unwinding(interrupt)
             self._on_halt(interrupt)
-
-    def _suspend(self, interrupt: Interrupt) -> None:
-        try:
-            self.journal.wait(self.journal.put(entries.suspended(interrupt, self.redactor)))
-        except UNWRITTEN as failed:
-            # The run stops all the same, and the interrupt tells the user why; only the note for readers is missing.
-            log.error("run %s stopped (%s); recording that failed: %s", self.journal.run_id, interrupt.reason, failed)  # noqa: TRY400  # the interrupt has the traceback
 
     def unwritten(self, ticket: Ticket, failed: BaseException, *, begun: bool) -> BaseException:
         """What to raise for an event that could not be written; as a rule the run halts."""

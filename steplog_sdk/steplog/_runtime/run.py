@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from steplog._kernel.fold import RunState, StepState
-from steplog._runtime import ending, forked, messages, origin, settings, steering, ulid
+from steplog._runtime import budgeting, ending, forked, messages, origin, settings, steering, ulid
+from steplog._runtime.budgeting import Budgeted
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner, running_loop
 from steplog._runtime.door import PROCESS
 from steplog._runtime.drive import Steps, Work
@@ -24,13 +25,15 @@ from steplog.errors import Cancelled, Interrupt, InvalidArgument, RunBusy
 from steplog.stores.base import check_run_id
 
 if TYPE_CHECKING:
+    from steplog._kernel.budget import Budget
+    from steplog._runtime.budgeting import Allowance
     from steplog._runtime.policies import Given
     from steplog.stores.base import Store
 
 log: Final = logging.getLogger("steplog")
 
 
-class Run(Waits):
+class Run(Waits, Budgeted):
     """A run of this process, as `with steplog.run(...) as run` gives it.
 
     Attributes:
@@ -52,6 +55,7 @@ class Run(Waits):
         self._outcome = ("completed", "done")
         self._owner: OwnerTask | None = None
         self._mail: Mail | None = None
+        self._allowance: Allowance | None = None
 
     @property
     def state(self) -> RunState:
@@ -158,6 +162,8 @@ class Run(Waits):
             if hasattr(self._store, "inbox"):
                 self._mail = Mail(journal, self._store.inbox(self.run_id), self._options["redactor"])
                 drive(self._mail.take())
+            if "budget" in self._options:
+                self._allowance = budgeting.take_up(journal, self._options["budget"])
         except BaseException:
             journal.close()
             raise
@@ -208,7 +214,7 @@ class Run(Waits):
             recorder.dispatch.replay_only(paced=PROCESS.replay.paced)
             PROCESS.replay.entered(recorder, running_loop())
         recorder.dispatch.live_tools = self._options.get("live_tools", False)
-        recorder.handle, recorder.mail = self, self._mail
+        recorder.handle, recorder.mail, recorder.allowance = self, self._mail, self._allowance
         steering.attach(recorder, self._options)
         self._recorder = recorder
         PROCESS.opened_run(self.run_id, recorder)
@@ -295,6 +301,7 @@ def run(
     store: Store | None = None,
     policy: Given | Literal[False] = None,
     on_block: str | None = None,
+    budget: Budget | None = None,
 ) -> Run:
     """Open a run, or resume it where its log ends. Use with `with` or `async with`.
 
@@ -315,6 +322,7 @@ def run(
             installed, or `STEPLOG_POLICY`, by default. False for none, which a run that began under one has to say.
         on_block: what happens where a step has to be approved: `suspend` the run (default), or `wait` with that branch
             alone; `STEPLOG_ON_BLOCK`.
+        budget: what the run may use up (docs/budgets.md); as installed by default. None leaves what the log says.
 
     Raises:
         InvalidArgument: an argument is not accepted.
@@ -349,6 +357,7 @@ def run(
         "http": installed.http,
         "redactor": redactor(installed.redact),
         **steering.options(policy, on_block, installed.policy),
+        "budget": settings.check_budget(budget) or installed.budget,
     }
     options["nth"] = _unnamed if run_id is None else None
     return Run(forked.standing_in(check_run_id(run_id if run_id is not None else _default_id())), chosen, options)

@@ -14,6 +14,7 @@ from steplog.errors import InvalidArgument
 from steplog.stores.base import DURABILITIES, Durability
 
 if TYPE_CHECKING:
+    from steplog._kernel.budget import Budget
     from steplog._runtime.policies import Policy
     from steplog.stores.base import Store
     from steplog.stores.cipher import Keyring
@@ -47,6 +48,7 @@ class Settings:
         modes: by interceptor, the idempotency modes of requests by `METHOD /path`; the first that matches counts.
         redact: kinds of secrets, each with the expression to look for, or False where its rules are switched off.
         policy: what runs may do that name no policy of their own, or None.
+        budget: what each run may use up that names no budget of its own, or None.
     """
 
     home: str = DEFAULT_HOME
@@ -61,6 +63,7 @@ class Settings:
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     redact: tuple[redaction.Choice, ...] = ()
     policy: Policy | None = None
+    budget: Budget | None = None
 
 
 def resolve(
@@ -77,6 +80,7 @@ def resolve(
     modes: Mapping[str, Mapping[str, str]] | None = None,
     redact: redaction.Given = (),
     policy: Policy | None = None,
+    budget: Budget | None = None,
     before: Settings | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
@@ -106,6 +110,7 @@ def resolve(
         modes=extend.modes(before.modes, modes or {}),
         redact=redaction.choices(before.redact, environ.get("STEPLOG_REDACT", ""), redact),
         policy=policy,
+        budget=check_budget(budget),
     )
 
 
@@ -173,6 +178,15 @@ def check_on_drift(value: str) -> OnDrift:
         return value
     message = f'unknown on_drift {value!r}. Write on_drift="halt", "warn" or "run".'
     raise InvalidArgument(message)
+
+
+def check_budget(value: object) -> Budget | None:
+    """Return the value when it is a budget or None, else raise InvalidArgument."""
+    from steplog._kernel.budget import Budget
+
+    if value is None or isinstance(value, Budget):
+        return value
+    raise InvalidArgument(f"budget is a steplog.Budget, not {value!r}. Write budget=steplog.Budget(max_tokens=50_000).")
 
 
 def open_store(settings: Settings, durability: Durability | None = None) -> Store:

@@ -20,6 +20,7 @@ from steplog._kernel.secret import Plan, parameters_of
 from steplog._runtime import straight
 from steplog._runtime.changes import UNCHANGEABLE, warn_of_changes
 from steplog._runtime.context import FRAME, Frame, Owner, advance, inside, new_frame, owner
+from steplog._runtime.deadline import within
 from steplog._runtime.door import PROCESS, place_of
 from steplog._runtime.drive import run, run_async
 from steplog._runtime.life import drive, drive_async, life, note_cancelled, refuse_awaitable
@@ -289,7 +290,7 @@ async def _once_async(tool: Tool, ticket: Ticket, args: tuple[Any, ...], kwargs:
         with inside(ticket.recorder, ticket.step, who):
             result = tool.fn(*args, **kwargs)
             if inspect.isawaitable(result):
-                result = await result
+                result = await (result if ticket.recorder.allowance is None else within(ticket, result))
     except Interrupt:
         raise
     except Exception as error:

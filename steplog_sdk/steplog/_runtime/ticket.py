@@ -162,6 +162,7 @@ class Ticket:
         noted: what is known of this attempt before it has ended; None where nothing was.
         verify: ask the tool first whether the effect has happened; `proceed` writes the intent when it has not.
         judged: what the gates that were asked say of it, by gate, for its `step.started`; None where there are none.
+        charged: something is set aside for it in the run's budget.
         changes: what a fork changes in the request, as paths and values; the effect is to be executed with them.
     """
 
@@ -171,6 +172,7 @@ class Ticket:
     attempt = 1
     verify = False
     judged: dict[str, Any] | None = None
+    charged = False
     changes: Sequence[tuple[str, Any]] = ()
     finished = False
     began = 0.0
@@ -199,6 +201,23 @@ class Ticket:
             # Kept, because whether an argument is the key is asked by identity.
             self._key = f"{self.run_id}:{self.step}"
         return self._key
+
+    def remaining(self) -> float | None:
+        """Seconds of active time that the run's budget leaves; None where it has no deadline."""
+        allowance = self.recorder.allowance
+        return None if allowance is None else allowance.remaining()
+
+    def check_deadline(self) -> None:
+        """Halt the run when its time is up, instead of recording a failure that only came of that.
+
+        Raises:
+            BudgetExceeded: it is up.
+        """
+        allowance = self.recorder.allowance
+        interrupt = None if allowance is None else allowance.overdue(self)
+        if interrupt is not None:
+            self.cancelled()
+            raise interrupt
 
     @property
     def notes(self) -> Notes:

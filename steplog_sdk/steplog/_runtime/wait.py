@@ -20,6 +20,7 @@ from steplog._kernel import events as ev
 from steplog._kernel.codec import decode
 from steplog._kernel.waiting import is_busy, may_leave, open_waits, signal_data, signal_for
 from steplog._runtime import settle, told
+from steplog._runtime.budgeting import waiting
 from steplog._runtime.cancelling import cleanup, unwind_if_cancelled
 from steplog._runtime.context import Frame, running_loop
 from steplog._runtime.door import PROCESS, place_of
@@ -196,7 +197,8 @@ def _waited(recorder: Recorder, ticket: Ticket, wanted: Wanted) -> Steps[Any]:
             return (yield from _ended(recorder, ticket, wanted))
         if recorder.handle.on_wait == "suspend" and left > _SHORT_SECONDS and quiet.enough(ticket):
             raise recorder.halt(told.waiting(recorder.named, open_waits(recorder.journal.state)))
-        yield Pause(min(pause, max(left, 0.001)))
+        with waiting(ticket):
+            yield Pause(min(pause, max(left, 0.001)))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 

@@ -201,7 +201,10 @@ class Schedule:
         """Stand-ins by the name under which a module knows them."""
         return {
             "threading": SimpleNamespace(
-                RLock=lambda: ReentrantLock(self), Thread=self.thread, current_thread=lambda: self.current
+                RLock=lambda: ReentrantLock(self),
+                Thread=self.thread,
+                current_thread=lambda: self.current,
+                get_ident=threading.get_ident,
             ),
             "_thread": SimpleNamespace(
                 allocate_lock=self.lock,

@@ -300,6 +300,15 @@ def test_given_secrets_are_counted_and_the_longer_goes_whole():
     )
 
 
+def test_what_is_wrapped_in_base64_is_looked_into_where_the_word_stands():
+    inside = base64.b64encode(b"use " + SECRETS[next(iter(SECRETS))][1].encode() + b" for that") + b" "
+    assert Redactor().is_clear(b"{}")
+    for text in (b"data:text/plain;base64," + inside, b'{"base64":"' + inside.strip() + b'"}'):
+        assert not Redactor().is_clear(text)
+        assert Redactor().redact(text)[1] == 1
+    assert Redactor().redact(b"data: " + inside)[1] == 0
+
+
 def test_short_values_are_no_secrets():
     assert Redactor(secrets=["true", "", "1234567"]).redact(b"true 1234567") == (b"true 1234567", 0)
     assert Redactor(secrets=["12345678"]).redact(b"12345678") == (b"[redacted:secret]", 1)

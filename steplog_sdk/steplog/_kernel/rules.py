@@ -94,13 +94,13 @@ _HOLDS: Final = {
     b"Z": (b"HORIZATION",),
     b"p": (b"password",),
 }
-_OTHER: Final = bytes(set(range(256)).difference(b"AIGBJSTKzZ@=-_w64"))
+PASSED_OVER: Final = bytes(set(range(256)).difference(b"AIGBJSTKzZ@=-_w64"))
 """The bytes that a glance passes over; of each text above, others are left."""
 
 
 def glance(data: bytes) -> str:
     """The bytes of a text that hints are made of, in order; as text, in which a search begins sooner than in bytes."""
-    return data.translate(None, _OTHER).decode("ascii")
+    return data.translate(None, PASSED_OVER).decode("ascii")
 
 
 @functools.cache

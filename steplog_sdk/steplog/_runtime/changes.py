@@ -19,7 +19,7 @@ UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))
 
 def warn_of_changes(tool: Tool, ticket: Ticket, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Say so when a tool has changed what it was given."""
-    for value in (*arguments, *named.values()):
+    for value in (*arguments, *named.values()) if named else arguments:
         if not isinstance(value, UNCHANGEABLE):
             break
     else:

@@ -46,7 +46,7 @@ def plain_intent(ticket: Ticket, redactor: Redactor) -> tuple[bytes, StepState] 
 
 def plain_outcome(ticket: Ticket, detail: dict[str, Any], redactor: Redactor) -> bytes | None:
     """What `outcome` comes to for an ordinary result, `done`; None for any other."""
-    if ticket.noted is not None or ticket.attempt > 1 or detail.keys() != _RESULT:
+    if ticket.noted is not None or ticket.attempt > 1 or len(detail) > 1 or "result" not in detail:
         return None
     total = time.perf_counter() - ticket.began
     result = orjson.dumps(detail["result"])
@@ -156,7 +156,6 @@ def outcome(ticket: Ticket, outcome: str, detail: dict[str, Any], waited: float,
     return line
 
 
-_RESULT: Final = {"result"}
 # All that a fold reads of an outcome.
 _FOLDED: Final = (
     "outcome",

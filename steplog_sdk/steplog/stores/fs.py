@@ -17,6 +17,9 @@ from typing import Final, NamedTuple
 FILE_MODE: Final = 0o600
 DIR_MODE: Final = 0o700
 
+END: Final = os.SEEK_END
+"""From where an offset of 0 is the end of a file."""
+
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.ENOSYS})
 
 
@@ -208,14 +211,17 @@ class FS:
 Write = Callable[[int, bytes], int]
 Stat = Callable[[str], os.stat_result]
 Sync = Callable[[int], None]
-End = Callable[[int], int]
+Seek = Callable[[int, int, int], int]
 
 
-def shortest(fs: FS) -> tuple[Write, Stat, Sync, End]:
-    """What every append calls: `write`, `stat`, `sync` and `end`, of the real file system without a detour."""
+def shortest(fs: FS) -> tuple[Write, Stat, Sync, Seek]:
+    """What every append calls: `write`, `stat`, `sync` and `end`, of the real file system without a detour.
+
+    The last is called as `os.lseek` is, with `END`.
+    """
     if type(fs) is not FS:
-        return fs.write, fs.stat, fs.sync, fs.end
-    return os.write, os.stat, fs.sync if sys.platform == "darwin" else os.fdatasync, fs.end
+        return fs.write, fs.stat, fs.sync, lambda fd, _offset, _whence: fs.end(fd)
+    return os.write, os.stat, fs.sync if sys.platform == "darwin" else os.fdatasync, os.lseek
 
 
 def read_file(fs: FS, path: str) -> bytes:

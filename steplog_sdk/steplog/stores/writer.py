@@ -24,7 +24,7 @@ from steplog.stores import place
 from steplog.stores.base import LogView, Recovered, Weakness
 from steplog.stores.checkpoint import Covered, save
 from steplog.stores.explain import failure
-from steplog.stores.fs import FS, is_unsupported, shortest
+from steplog.stores.fs import END, FS, is_unsupported, shortest
 from steplog.stores.lock import RunLock, identify
 from steplog.stores.proof import NOTE_EVERY, Synced
 from steplog.stores.source import LogFile
@@ -126,7 +126,7 @@ class FileWriter:
         self._busy = False
         self._closed = False
         self._lock_checked = self._name_checked = 0.0
-        self._put, self._stat, self._sync, self._end = shortest(log.fs)
+        self._put, self._stat, self._sync, self._seek = shortest(log.fs)
 
     def append(self, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
         """Append whole sealed lines, all or none. Without lines, only sync what was appended before.
@@ -280,7 +280,7 @@ class FileWriter:
 
     def _size(self) -> int:
         try:
-            return self._end(self._fd)
+            return self._seek(self._fd, 0, END)
         except OSError as error:
             raise self._failure(error, "look at the log", "Nothing was written.") from error
 

@@ -12,11 +12,11 @@ import orjson
 
 from steplog import plugins
 from steplog.errors import OutcomeUnknown, StepFailed
-from steplog_interceptors._canonical import Canonical, Wire, canonical, digest, named, read_wire
-from steplog_interceptors._derive import derive, loads, read
+from steplog_interceptors._canonical import Canonical, Wire, canonical, digest, read_wire
+from steplog_interceptors._derive import derive
 from steplog_interceptors._exchange import Exchange, Library, with_content
 from steplog_interceptors._sdk import UNKNOWN, Sdk, parameters, target
-from steplog_interceptors._terminal import LONGEST_ANSWER, EndMark
+from steplog_interceptors._terminal import EndMark
 from steplog_interceptors._told import NO_EVENTS, as_events, reads_events
 
 
@@ -118,26 +118,21 @@ class LogicalCall:
 
     def describe(self, request: Any, content: bytes, *, stream: bool) -> plugins.Call:
         """The effect to submit for the call's first request."""
-        headers = named(request.headers)
-        wire = self._wire = read_wire(request, content, headers)
+        wire = self._wire = read_wire(request, content)
         # The caller parses a raw response himself, so nobody knows here whether it parses.
-        self.raw = b"x-stainless-raw-response" in headers
-        ignored = self.ignored
-        form = canonical(wire, ignored)
+        self.raw = "x-stainless-raw-response" in request.headers
+        form = canonical(wire, self.ignored)
         # Attempts that differ in what does not count are the same request.
-        self._first = digest(form) if ignored else None
-        self._reads_events = reads_events(wire.path, headers, form.json, stream=stream)
+        self._first = digest(form) if self.ignored else None
+        self._reads_events = reads_events(request, form.json, stream=stream)
         self.attaches = self.sdk.jobs is not None and self.sdk.jobs.is_one(wire, form.json)
         call = plugins.Call(
             kind=self.kind,
             target=target(wire, form),
             args=form.identity,
             mode=self.sdk.mode(wire, form.json, self.tables),
-            request=_stored(self.sdk, wire, form, headers, stream=stream),
+            request=_stored(self.sdk, wire, form, request.headers, stream=stream) | self._note_ignored(),
         )
-        if ignored and call.request is not None:
-            call.request |= self._note_ignored()
-        call.hashed = form.hashed
         call.attaches = self.attaches
         call.amends = isinstance(form.json, dict)
         call.lookup = self.sdk.lookup(wire)
@@ -171,8 +166,6 @@ class LogicalCall:
     def ignored(self) -> tuple[str, ...]:
         """Paths in the request's body that the program has taken out of its identity."""
         table = plugins.settings().ignore
-        if not table:
-            return ()
         return tuple(path for name in self.tables for path in table.get(name, ()))
 
     def _note_ignored(self) -> dict[str, Any]:
@@ -301,9 +294,8 @@ class LogicalCall:
             detail["credentials"] = "steps"
         last = self.exchanges[-1] if self.exchanges else {}
         with plugins.guard("read model and usage from a provider's answer"):
-            headers = {name.lower(): value for name, value in last.get("headers", ())}
-            detail.update(derive(last, headers))
-            detail.update(told if told is not None else _told(last, headers.get("content-type", "").lower()))
+            detail.update(derive(last))
+            detail.update(told if told is not None else _told(last))
         if (failed or error is not None) and self._job is not None:
             detail["job_open"] = True
         detail.update(self.finality())
@@ -350,38 +342,31 @@ def _had_an_effect(exchange: Exchange) -> bool:
 _MADE_UP: Final = "stainless-python-retry-"
 
 
-def _told(exchange: Exchange, kind: str) -> dict[str, Any]:
-    """What an answer that was read whole tells of itself; `kind` is its content type."""
+def _told(exchange: Exchange) -> dict[str, Any]:
     body = exchange.get("body")
-    data = body.data if isinstance(body, plugins.Body) else b""
-    if "event-stream" in kind:
-        mark = EndMark(kind, "")
-        mark.feed(data)
-        mark.close()
-        return mark.found
-    found: dict[str, Any] = {}
-    tree = loads(data) if data and "json" in kind and len(data) <= LONGEST_ANSWER else None
-    if tree is not None:
-        read(tree, found)
-    return found
+    headers = {name.lower(): value for name, value in exchange.get("headers", ())}
+    mark = EndMark(headers.get("content-type", ""), "")
+    mark.feed(body.data if isinstance(body, plugins.Body) else b"")
+    mark.close()
+    return mark.found
 
 
 def _failed(exchange: Exchange) -> bool:
     return bool(exchange.get("status", 599) >= 400)
 
 
-def _stored(sdk: Sdk, wire: Wire, form: Canonical, headers: dict[bytes, bytes], *, stream: bool) -> dict[str, Any]:
+def _stored(sdk: Sdk, wire: Wire, form: Canonical, headers: Any, *, stream: bool) -> dict[str, Any]:
     request: dict[str, Any] = {
         "method": wire.method,
         "path": wire.path,
-        "sdk": sdk.name or headers.get(b"user-agent", b"").decode("latin-1").partition("/")[0].lower(),
-        "sdk_version": headers.get(b"x-stainless-package-version", b"").decode("latin-1"),
+        "sdk": sdk.name or headers.get("user-agent", "").partition("/")[0].lower(),
+        "sdk_version": headers.get("x-stainless-package-version", ""),
         "stream": stream,
         "params": parameters(form),
     }
-    for name in (b"anthropic-beta", b"openai-beta"):
+    for name in ("anthropic-beta", "openai-beta"):
         if name in headers:
-            request[name.decode()] = headers[name].decode("latin-1")
+            request[name] = headers[name]
     if wire.query:
         request["query"] = [list(pair) for pair in wire.query]
     if form.json is None and wire.content_type:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from steplog.plugins import Body, plain_hash, without
+from steplog.plugins import Body, without
 from steplog_interceptors._secrets import redact
 
 _SECRET_QUERY: Final = frozenset(
@@ -57,43 +57,21 @@ class Canonical(NamedTuple):
         json: the body's tree when it is JSON, credentials replaced, else None.
         stored: what to keep of the body, or None when it is empty: its exact bytes, unless it holds a credential.
         redacted: paths at which a credential was replaced.
-        hashed: the hash of `identity`, where it is known already.
     """
 
     identity: dict[str, Any]
     json: Any
     stored: Body | None
     redacted: list[str]
-    hashed: str | None = None
 
 
-def named(headers: Any) -> dict[bytes, bytes]:
-    """The headers of a request of any HTTP library by their names in lower case; of several of one name the last.
-
-    For who asks for more than one or two of them: each look-up in httpx walks through them all.
-    """
-    raw = getattr(headers, "raw", None)
-    if raw is None:
-        raw = ((name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items())
-    return {name.lower(): value for name, value in raw}
-
-
-def read_wire(request: Any, content: bytes, headers: dict[bytes, bytes] | None = None) -> Wire:
-    """Take a request of either HTTP library apart.
-
-    Args:
-        request: the request.
-        content: its body, already read.
-        headers: what `named` makes of its headers, where that is at hand.
-    """
+def read_wire(request: Any, content: bytes) -> Wire:
+    """Take a request of either HTTP library apart; `content` is its body, already read."""
     url = request.url
     # Parsing a query costs more than all the rest, and hardly any request has one.
     items = url.params.multi_items() if url.query else ()
     pairs = sorted((key, value) for key, value in items if not is_secret_query(key))
-    if headers is None:
-        content_type = request.headers.get("content-type", "")
-    else:
-        content_type = headers.get(b"content-type", b"").decode("latin-1")
+    content_type = request.headers.get("content-type", "")
     return Wire(request.method.upper(), url.path, tuple(pairs), content_type, content)
 
 
@@ -132,7 +110,6 @@ def canonical(wire: Wire, ignored: Iterable[str] = ()) -> Canonical:
     tree: Any = None
     redacted: list[str] = []
     stored = Body(wire.content) if wire.content else None
-    query = [list(pair) for pair in wire.query if pair not in _IDLE_QUERY]
     if not wire.content:
         body: dict[str, Any] = {}
     elif wire.content_type.lower().startswith("multipart/"):
@@ -147,14 +124,8 @@ def canonical(wire: Wire, ignored: Iterable[str] = ()) -> Canonical:
             if redacted:
                 stored = Body(json.dumps(tree, separators=(",", ":")).encode())
             told = _unordered(wire.path, without(tree, ignored))
-            body = {"json": told}
-            identity = {"method": wire.method, "path": wire.path, "query": query, "body": body}
-            # Mostly one walk tells both that the recorder can take the body, and what it would make of it.
-            hashed = plain_hash(identity, _DEPTH + 2)
-            if hashed is not None:
-                return Canonical(identity, tree, stored, redacted, hashed)
-            if not _is_plain(told):
-                body = {"json_sha256": _sorted_digest(told)}
+            body = {"json": told} if _is_plain(told) else {"json_sha256": _sorted_digest(told)}
+    query = [list(pair) for pair in wire.query if pair not in _IDLE_QUERY]
     identity = {"method": wire.method, "path": wire.path, "query": query, "body": body}
     return Canonical(identity, tree, stored, redacted)
 

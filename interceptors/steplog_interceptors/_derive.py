@@ -13,7 +13,6 @@ brought to one form here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -23,11 +22,12 @@ from steplog_interceptors._exchange import Exchange
 _REQUEST_ID: Final = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
 
 
-def derive(exchange: Exchange, headers: Mapping[str, str]) -> dict[str, Any]:
-    """What the head of an exchange tells, with its `headers` by lower-case names; what cannot be read is absent."""
+def derive(exchange: Exchange) -> dict[str, Any]:
+    """What the head of an exchange tells; fields that cannot be read are absent."""
     found: dict[str, Any] = {}
     if "status" in exchange:
         found["status"] = exchange["status"]
+    headers = {name.lower(): value for name, value in exchange.get("headers", ())}
     for name in _REQUEST_ID:
         if name in headers:
             found["request_id"] = headers[name]
@@ -67,11 +67,10 @@ def read(tree: dict[str, Any], found: dict[str, Any]) -> None:
 def _finish(tree: dict[str, Any]) -> str | None:
     choices = tree.get("choices", tree.get("candidates"))
     if isinstance(choices, list):
-        for choice in choices:
-            reason = choice.get("finish_reason", choice.get("finishReason")) if isinstance(choice, dict) else None
-            if isinstance(reason, str):
-                return reason
-        return None
+        reasons = [
+            choice.get("finish_reason", choice.get("finishReason")) for choice in choices if isinstance(choice, dict)
+        ]
+        return next((reason for reason in reasons if isinstance(reason, str)), None)
     stop = tree.get("stop_reason", tree.get("stopReason"))
     if isinstance(stop, str):
         return stop
@@ -106,11 +105,7 @@ def _usage(usage: dict[str, Any]) -> dict[str, int]:
 
 
 def _first(tree: dict[str, Any], *names: str) -> Any:
-    for name in names:
-        found = tree.get(name)
-        if found is not None:
-            return found
-    return None
+    return next((tree[name] for name in names if tree.get(name) is not None), None)
 
 
 def _total(usage: dict[str, int]) -> None:

@@ -46,7 +46,7 @@ _SECRET_HEADERS: Final = frozenset(
 _CREDENTIAL_LENGTH: Final = 8
 # They describe the bytes on the wire, and would contradict a body that is stored decoded.
 _LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
-_SECRET_OR_ENCODING: Final = _SECRET_HEADERS | {"content-encoding", "content-length", "transfer-encoding"}
+_ENCODING_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 _URL_HEADERS: Final = frozenset({"location", "content-location", "x-goog-upload-url"})
@@ -168,23 +168,21 @@ def head(response: Any, *, decoded: bool) -> Exchange:
     reason = response.extensions.get("reason_phrase")
     if reason is not None:
         exchange["reason"] = reason.decode("ascii", "replace")
-    pairs = response.headers.multi_items()
-    coded = decoded and any(name.lower() == "content-encoding" for name, _ in pairs)
-    exchange["headers"] = kept_headers(pairs, _SECRET_OR_ENCODING if coded else _SECRET_HEADERS)
+    dropped = _SECRET_HEADERS
+    if decoded and "content-encoding" in response.headers:
+        dropped = dropped | _ENCODING_HEADERS
+    exchange["headers"] = list(kept_headers(response.headers.multi_items(), dropped))
     return exchange
 
 
-def kept_headers(pairs: Iterable[tuple[str, str]], dropped: frozenset[str] = _SECRET_HEADERS) -> list[list[str]]:
+def kept_headers(pairs: Iterable[tuple[str, str]], dropped: frozenset[str] = _SECRET_HEADERS) -> Iterable[list[str]]:
     """The header pairs that may be stored."""
-    kept: list[list[str]] = []
-    for name, value in pairs:
-        lowered = name.lower()
-        if lowered in dropped:
-            continue
-        # Where an answer leads to a URL that is signed, the signature is a credential like any other.
-        is_signed = lowered in _URL_HEADERS and "?" in value
-        kept.append([name, query_without_credentials(value) if is_signed else value])
-    return kept
+    return ([name, _without_secrets(name, value)] for name, value in pairs if name.lower() not in dropped)
+
+
+def _without_secrets(name: str, value: str) -> str:
+    """Where an answer leads to a URL that is signed, the signature is a credential like any other."""
+    return query_without_credentials(value) if name.lower() in _URL_HEADERS and "?" in value else value
 
 
 def whole(response: Any) -> Exchange:
@@ -198,8 +196,7 @@ def whole(response: Any) -> Exchange:
             if taken:
                 content = orjson.dumps(tree)
                 exchange["redacted"] = taken
-    exchange["body"] = Body(content)
-    return exchange
+    return exchange | {"body": Body(content)}
 
 
 @functools.cache

@@ -19,8 +19,6 @@ from steplog import plugins
 def chosen(interceptors: Iterable[str], method: str, path: str) -> str | None:
     """The mode that the user gave to requests of this kind, or None. The pattern that was named first counts."""
     table = plugins.settings().modes
-    if not table:
-        return None
     for pattern, mode in (item for name in interceptors for item in table.get(name, {}).items()):
         if _expression(pattern).fullmatch(f"{method} {path}"):
             return mode
@@ -49,7 +47,7 @@ def changes_state(body: Any) -> bool:
         return True
     if body.get("mcp_servers") or _names_container(body.get("container")):
         return True
-    return "tools" in body and any(_acts(tool, body) for tool in _tools(body))
+    return any(_acts(tool, body) for tool in _tools(body))
 
 
 def _tools(holder: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ class Sdk:
     def owns(self, request: Any) -> bool:
         """Whether a request is one of this SDK's own."""
         name, text = self.mark
-        return name in request.headers and (not text or text in request.headers[name])
+        return name in request.headers and text in request.headers[name]
 
     def mode(self, wire: Wire, body: Any, tables: Sequence[str] = ()) -> str:
         """Idempotency mode of a request: what the user says about its kind, else what is known of it.

@@ -34,7 +34,7 @@ _ERROR_MARKS: Final = (b"event:error", b'data:{"error"')
 _KEPT: Final = 64
 # What is longer is not looked into: a line of an event stream (its reader holds it whole as well), or another answer.
 _LONGEST_LINE: Final = 16 << 20
-LONGEST_ANSWER: Final = 1 << 20
+_LONGEST_ANSWER: Final = 1 << 20
 # Most events are a word each, and parsing them all would cost more than passing them on.
 _TELLING: Final = re.compile(
     rb'"(?:usage|usageMetadata|finish_?[rR]eason|stop_?[rR]eason|incomplete_details)"\s*:\s*[{"]'
@@ -100,7 +100,7 @@ class EndMark:
     def _keep(self, data: bytes) -> bool:
         self._rest.append(data)
         self._size += len(data)
-        if self._size > LONGEST_ANSWER:
+        if self._size > _LONGEST_ANSWER:
             self._rest, self._blind = [], True
         return False
 

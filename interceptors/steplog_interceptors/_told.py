@@ -6,7 +6,7 @@ A response of the openai API is told as that API would tell it. For any other ca
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _ENDS: Final = frozenset({"failed", "incomplete", "cancelled"})
@@ -18,22 +18,21 @@ NO_EVENTS: Final = (
 )
 
 
-def reads_events(path: str, headers: Container[bytes], body: Any, *, stream: bool) -> bool:
+def reads_events(request: Any, body: Any, *, stream: bool) -> bool:
     """Whether the maker of a model call reads its answer as a stream of events.
 
     Args:
-        path: of the request.
-        headers: that it has, in lower case.
+        request: of the HTTP client.
         body: its JSON.
         stream: whether the HTTP client was asked for an answer that is read as it comes.
     """
     if isinstance(body, dict) and body.get("stream") is True:
         return True
     # Bedrock, Vertex and Gemini say it in the path: `invoke-with-response-stream`, `:streamRawPredict`.
-    if "stream" in path.rpartition("/")[2].lower():
+    if "stream" in request.url.path.rpartition("/")[2].lower():
         return True
     # The generated SDKs let an answer stream for no other reason, unless their caller wants it raw.
-    return stream and b"x-stainless-lang" in headers and b"x-stainless-raw-response" not in headers
+    return stream and "x-stainless-lang" in request.headers and "x-stainless-raw-response" not in request.headers
 
 
 def as_events(result: Any, tell: Callable[[Any], bytes | None] | None) -> str | None:

@@ -11,7 +11,8 @@ while a stream is being read, or a client that steplog does not know cannot reac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
@@ -154,27 +155,19 @@ class Attempt:
 
     def begin(self) -> None:
         """Submit the call; the answer is in the call afterwards."""
-        try:
+        with self._refusals():
             effect = self._effect(self.request.read() if plugins.active() else None)
             if wanted(self.call, effect):
                 authenticate(self.call, self.request)
             self.call.bind(plugins.begin(effect))
-        except SteplogError as error:
-            if self.call.net:
-                raise
-            raise Refused(error) from error
 
     async def begin_async(self) -> None:
         """The same from a task."""
-        try:
+        with self._refusals():
             effect = self._effect(await self.request.aread() if plugins.active() else None)
             if wanted(self.call, effect):
                 await self._authenticate(effect)
             self.call.bind(await plugins.begin_async(effect))
-        except SteplogError as error:
-            if self.call.net:
-                raise
-            raise Refused(error) from error
 
     async def _authenticate(self, effect: plugins.Call) -> None:
         import asyncio  # a program without tasks does not pay for it
@@ -200,6 +193,15 @@ class Attempt:
         with plugins.guard("tell for whom a request is made"):
             effect.account = account_of(self.request, self.client, self.auth, self.call.keys)
         return effect
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except SteplogError as error:
+            if self.call.net:
+                raise
+            raise Refused(error) from error
 
     def named(self, content: bytes) -> None:
         """Tell this request from the call's first one."""

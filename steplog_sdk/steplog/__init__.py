@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from steplog._kernel.secret import Secret
     from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
     from steplog._runtime.api import step
+    from steplog._runtime.approvals import approve, reject
     from steplog._runtime.cancel import cancel
     from steplog._runtime.fork import fork
     from steplog._runtime.install import install, uninstall
@@ -91,11 +92,13 @@ __all__ = [
     "Unreplayable",
     "WaitTimeout",
     "__version__",
+    "approve",
     "cancel",
     "current_run",
     "fork",
     "install",
     "register_codec",
+    "reject",
     "replay",
     "run",
     "signal",
@@ -118,6 +121,8 @@ _HOMES: Final = {
     "Run": "steplog._runtime.run",
     "Rule": "steplog._kernel.rule",
     "Secret": "steplog._kernel.secret",
+    "approve": "steplog._runtime.approvals",
+    "reject": "steplog._runtime.approvals",
     "cancel": "steplog._runtime.cancel",
     "current_run": "steplog._runtime.run",
     "fork": "steplog._runtime.fork",

@@ -27,7 +27,6 @@ What there is, from the least work to the most:
     paced                     whether a replay makes pauses as they were
     checking, Answer          whether a recorded answer is to be compared with a new one
     active, asked, foresee    whether a run is open; how far it has come; what the log holds for a call
-    plain_hash                the hash of a request that is plain JSON, for `Call.hashed`
     changed                   a JSON body with what a fork changes in it (`Ticket.changes`, `Call.amends`)
     collecting                whether nothing may be written, because the garbage collector is at work
     aside                     whether code runs beside the program's course, as a log formatter or a signal handler
@@ -39,12 +38,11 @@ What there is, from the least work to the most:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from steplog._kernel.codec import register_codec
-from steplog._kernel.identity import plain_hash
 from steplog._kernel.paths import without
 from steplog._kernel.urls import scrub_urls
 from steplog._runtime.aside import aside
@@ -96,7 +94,6 @@ __all__ = [
     "interrupted",
     "log",
     "paced",
-    "plain_hash",
     "record",
     "record_async",
     "record_items",
@@ -169,24 +166,13 @@ def checking() -> Callable[[str, Answer, Answer], None] | None:
     return check
 
 
-class guard:  # noqa: N801  # reads as a verb: `with guard("read the token counts"): ...`
+@contextmanager
+def guard(what: str) -> Iterator[None]:
     """Keep a fault of our own away from the user's call: it is logged with its traceback, and the call goes on.
 
     For what only informs, such as token counts. Never for what decides or records.
     """
-
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        log.error("steplog: could not %s; the call itself is not affected", self._what, exc_info=error)
-        return True
+    try:
+        yield
+    except Exception:
+        log.exception("steplog: could not %s; the call itself is not affected", what)

@@ -113,10 +113,22 @@ def test_a_resumed_run_gets_the_same_denial_and_nobody_is_asked():
 
 
 def test_a_denial_that_ended_the_run_is_not_judged_again():
-    for _ in range(2):
+    for limit in (100, 1000):
         with pytest.raises(StepDenied), steplog.run("r1") as run:
-            gated(run, no_refund_above(100))
+            gated(run, no_refund_above(limit))
             refund("a", 500)
+    assert DONE == []
+
+
+def test_what_exceeded_a_rate_and_is_denied_then_stays_denied():
+    with pytest.raises(StepRateLimited), steplog.run("r1") as run:
+        gated(run, lambda asked: Later("rate", "Too many refunds.", 60.0, 1.0))
+        refund("a")
+    for say in (lambda asked: Deny("cap", "No."), lambda asked: pytest.fail("judged again")):
+        with steplog.run("r1") as run:
+            gated(run, say)
+            with pytest.raises(StepDenied, match=r"No\."):
+                refund("a")
     assert DONE == []
 
 

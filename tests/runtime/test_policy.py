@@ -164,12 +164,12 @@ def test_a_step_that_needs_approval_suspends_the_run(state_of):
 
 
 def test_a_held_step_expires_and_the_agent_is_told(monkeypatch):
-    from steplog._runtime import gates
+    from steplog._runtime import approvals
 
     rule = Rule(id="big", action="require_approval", expires="1s")
     with pytest.raises(RunStopped), steplog.run("r1", policy=[rule]):
         refund("a")
-    monkeypatch.setattr(gates.time, "time", lambda: 4e9)
+    monkeypatch.setattr(approvals.time, "time", lambda: 4e9)
     for _ in range(2):
         with steplog.run("r1", policy=[rule]), pytest.raises(steplog.StepRejected, match="in time") as rejected:
             refund("a")

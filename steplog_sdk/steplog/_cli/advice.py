@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from steplog._cli import facts
-from steplog._kernel.fold import CLOSED_OUTCOMES, FAILED, RunState, StepState
+from steplog._kernel.fold import BLOCKED, CLOSED_OUTCOMES, FAILED, RunState, StepState
 
 
 def next_lines(state: RunState, commands: Sequence[str] = ()) -> list[str]:
@@ -48,10 +48,17 @@ def suspended_lines(state: RunState) -> list[str]:
     ended = state.ended or {}
     step = state.steps.get(ended.get("step") or "")
     open_still = step is not None and facts.step_status(step, live=False) in (facts.IN_DOUBT, facts.LOST, "skipped")
+    if state.reason == "approval" and (step is None or step.status != BLOCKED or _is_decided(state, step.id)):
+        return [f"steplog resume {state.run_id}"]
     settled = state.reason in ("indeterminate", "unreplayable", "simulated") and not open_still
     said = [] if settled or state.reason == "indeterminate" else ended.get("commands") or []
     # They name the home in which the run was then; it may have been moved, and who asks knows where it is now.
     return next_lines(state, [str(line).partition(" --home ")[0] for line in said])
+
+
+def _is_decided(state: RunState, step: str) -> bool:
+    held = {} if state.controls is None else state.controls.held.get(step, {})
+    return bool({"approved", "rejected"} & held.keys())
 
 
 def lasting_failure(state: RunState) -> StepState | None:

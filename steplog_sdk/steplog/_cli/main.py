@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from steplog._cli.approve import approve, reject
 from steplog._cli.check import check
 from steplog._cli.crash_test import crash_test
 from steplog._cli.diff import diff
@@ -119,6 +120,8 @@ _VERBS = (
     diff,
     fork,
     resolve,
+    approve,
+    reject,
     policy,
     verify,
     repair,

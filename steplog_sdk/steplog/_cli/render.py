@@ -158,6 +158,8 @@ def _remark(node: dict[str, Any]) -> str:
     remarks = [] if node["status"] == "done" else [node["status"]]
     if node["attempt"] > 1:
         remarks.append(f"attempt {node['attempt']}")
+    if node["status"] == "blocked":
+        remarks.append(f"rule {node['rule']} asks for approval")
     if node["settled"]:
         remarks.append("settled by hand")
     if node["error"]:

@@ -39,6 +39,7 @@ def _facts(detail: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "parent", detail["parent"] or "none"
     yield "after", detail["after"] or ""
     yield "mode", detail["mode"]
+    yield "rule", detail["rule"] or ""
     yield "key", detail["idempotency_key"] or ""
     yield "job", " ".join(str(word) for word in (detail["job"] or {}).values())
     yield "model", detail["model"] or ""

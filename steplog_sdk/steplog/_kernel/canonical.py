@@ -118,12 +118,9 @@ _STRICT: Final = (
 )
 
 
-def plain_bytes(value: Any, levels: int = DEPTH) -> bytes | None:
-    """The canonical bytes of a value that `is_plain`, else None. Half as dear as asking first.
-
-    `levels` is how deep it may be, where that is less than what every tree may be.
-    """
-    return _plain(value, _STRICT | orjson.OPT_SORT_KEYS, levels)
+def plain_bytes(value: Any) -> bytes | None:
+    """The canonical bytes of a value that `is_plain`, else None. Half as dear as asking first."""
+    return _plain(value, _STRICT | orjson.OPT_SORT_KEYS)
 
 
 def plain_text(value: Any) -> bytes | None:
@@ -131,11 +128,11 @@ def plain_text(value: Any) -> bytes | None:
     return _plain(value, _STRICT)
 
 
-def _plain(value: Any, option: int, levels: int = DEPTH) -> bytes | None:
+def _plain(value: Any, option: int) -> bytes | None:
     try:
         # Before its types are looked at, because this refuses what contains itself.
         text = _text(value, option=option)
-        if not (_are_plain(value.values(), levels - 1) if type(value) is dict else _are_plain((value,), levels)):
+        if not (_are_plain(value.values(), DEPTH - 1) if type(value) is dict else _are_plain((value,), DEPTH)):
             return None
     except (RuntimeError, orjson.JSONEncodeError):  # another thread changes it, or it is not plain
         return None

@@ -24,6 +24,13 @@ def controls(state: RunState) -> Controls:
     return state.controls
 
 
+def took(state: RunState, event: Event) -> None:
+    """Note that the message which an event names has been taken."""
+    message = event.data.get("message")
+    if isinstance(message, str):
+        controls(state).taken[message] = event.seq
+
+
 def judged(state: RunState, event: Event) -> None:
     """Take over what a `step.started` says of the judgement that let it begin."""
     policy = _table(_table(event.data.get("judged")).get("policy"))
@@ -73,12 +80,14 @@ def _blocked(state: RunState, event: Event) -> None:
 
 
 def _approved(state: RunState, event: Event) -> None:
+    took(state, event)
     held = _undecided(state, event)
     if held is not None:
         held["approved"] = _said(event)
 
 
 def _rejected(state: RunState, event: Event) -> None:
+    took(state, event)
     held = _undecided(state, event)
     if held is None:
         return
@@ -95,7 +104,7 @@ def _undecided(state: RunState, event: Event) -> dict[str, Any] | None:
     """What is known of the blocked step that an event decides on, or None where there is nothing to decide."""
     step = state.steps.get(event.step or "")
     held = None if state.controls is None else state.controls.held.get(event.step or "")
-    if step is None or step.status != BLOCKED or held is None or "approved" in held:
+    if step is None or step.status != BLOCKED or held is None or "approved" in held or "void" in event.data:
         return None
     return held
 

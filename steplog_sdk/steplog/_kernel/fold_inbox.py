@@ -12,15 +12,8 @@ from typing import Any, Final
 
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
-from steplog._kernel.fold_control import controls
+from steplog._kernel.fold_control import controls, took
 from steplog._kernel.state import FINISHED, RunState
-
-
-def took(state: RunState, event: Event) -> None:
-    """Note that the message which an event names has been taken."""
-    message = event.data.get("message")
-    if isinstance(message, str):
-        controls(state).taken[message] = event.seq
 
 
 def _signal(state: RunState, event: Event) -> None:

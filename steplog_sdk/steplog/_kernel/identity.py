@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 import orjson
 
 from steplog._kernel.canonical import canonical, plain_bytes
-from steplog._kernel.refusal import DEPTH
 from steplog.errors import InvalidArgument
 
 Kind = Literal["llm_call", "tool_call", "local"]
@@ -37,12 +36,9 @@ def args_hash(args: Any) -> str:
     return sha256(canonical(args)).hexdigest()
 
 
-def plain_hash(args: Any, levels: int = DEPTH) -> str | None:
-    """The `args_hash` of a value that needs no encoding, or None of one that may need it.
-
-    See `canonical.plain_bytes`, for the `levels` too.
-    """
-    text = plain_bytes(args, levels)
+def plain_hash(args: Any) -> str | None:
+    """The `args_hash` of a value that needs no encoding (see `canonical.is_plain`), or None of one that may need it."""
+    text = plain_bytes(args)
     return None if text is None else sha256(text).hexdigest()
 
 

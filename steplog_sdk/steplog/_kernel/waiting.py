@@ -127,7 +127,7 @@ def must_unwind(state: RunState, step: str, *, live: bool) -> bool:
 def has_effects(state: RunState) -> bool:
     """Whether a run has done, or may have done, anything in the world that it may want to clean up."""
     return any(
-        step.mode != "safe" and (step.status in FINISHED or step.orphan or step.id in state.live)
+        step.mode != "safe" and step.attempt > 0 and (step.status in FINISHED or step.orphan or step.id in state.live)
         for step in state.steps.values()
     )
 

@@ -48,7 +48,7 @@ class Gate:
     name = ""
     order = 0
 
-    def heed(self) -> Steps[None]:
+    def heed(self, ticket: Ticket) -> Steps[None]:  # noqa: ARG002  # subclasses need it
         """Take in what has happened outside the run, such as messages; may append to the log. Under no lock."""
         yield from ()
 
@@ -108,7 +108,7 @@ class Control:
         asked, since = self._asked(ticket), time.monotonic()
         while True:
             for gate in tuple(self.gates):
-                yield from gate.heed()
+                yield from gate.heed(ticket)
             verdict = self._ask(asked, ticket)
             if isinstance(verdict, Allow):
                 return

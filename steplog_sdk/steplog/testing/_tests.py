@@ -14,18 +14,22 @@ from typing import Any, Final
 
 import pytest
 
+from steplog._kernel import events as ev
 from steplog._runtime.door import PROCESS
 from steplog._runtime.redaction import redactor
 from steplog.testing import _files, layout
+from steplog.testing._cut import Mismatch
+from steplog.testing._fixtures import Fixtures, Unusable
 from steplog.testing._report import Report
-from steplog.testing.cassettes import Cassette, CassetteError
+from steplog.testing._tapes import named
+from steplog.testing.cassettes import Cassette, CassetteError, Line, Tape
 from steplog.testing.plugin import DESELECTED, MARK, SESSION, in_ci, mode_of, uses_cassette
-from steplog.testing.session import NEW, RECORD, REPLAY, VERIFY, Mismatch, Options, Session, named
+from steplog.testing.session import NEW, RECORD, REPLAY, VERIFY, Options, Session
 
 _PASSED: Final = pytest.StashKey[set[str]]()
 
 
-class Tests:
+class Tests(Fixtures):
     """The hooks, registered where a test has a cassette."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -54,6 +58,7 @@ class Tests:
         item.stash[_PASSED] = set()
         session = item.stash[SESSION] = self._session(item)
         session.engage()
+        session.begin_fixtures()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -63,6 +68,7 @@ class Tests:
             return (yield)
         mismatch: Mismatch | None = None
         try:
+            session.end_fixtures()
             if inspect.iscoroutinefunction(getattr(item, "obj", None)) and not _is_unittest(item):
                 test = item.obj  # type: ignore[attr-defined]
                 item.obj = _inside(session, test)  # type: ignore[attr-defined]
@@ -83,7 +89,9 @@ class Tests:
             mismatch = found
         if mismatch is not None:
             # Not in the handler, whose exception a report would show as well.
-            pytest.fail(str(mismatch), pytrace=False)
+            raise Unusable(str(mismatch), pytrace=False)
+        if session.missing:
+            raise Unusable(session.missing, pytrace=False)
         self._judge_unplayed(item, session)
         return None
 
@@ -92,7 +100,7 @@ class Tests:
         told = self.report.tests.setdefault(item.nodeid, _facts(session))
         told.update(_facts(session), unplayed=[f"{step.kind} {step.target} ({step.id})" for step in left])
         if left and session.doing == REPLAY and in_ci() and not session.options.unplayed:
-            pytest.fail(
+            raise Unusable(
                 f"{session.test} did not ask for {len(left)} of the steps that its cassette {session.path} holds:"
                 f"{named(left)}\nIf that is right, record it again:\n  {session.again}\n"
                 "or say so: @pytest.mark.steplog(unplayed=True)",
@@ -100,11 +108,19 @@ class Tests:
             )
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note what has passed."""
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note what has come to the end that its author means: a test that has passed, or failed as `xfail` says."""
         report = yield
-        if report.passed and _PASSED in item.stash:
+        if hasattr(report, "wasxfail") and call.excinfo is not None and isinstance(call.excinfo.value, Unusable):
+            del report.wasxfail
+            report.outcome = "failed"
+        meant = report.passed or (report.skipped and hasattr(report, "wasxfail"))
+        if meant and _PASSED in item.stash:
             item.stash[_PASSED].add(report.when)
+            if report.when == "call" and SESSION in item.stash:
+                self.report.tests.setdefault(item.nodeid, _facts(item.stash[SESSION]))
         if report.failed and uses_cassette(item):
             self.report.failed.setdefault(item.nodeid, next(iter(report.longreprtext.strip().splitlines()), "")[:300])
         return report
@@ -117,6 +133,7 @@ class Tests:
             result = yield
         finally:
             if session is not None:
+                session.end_fixtures(failed=True)
                 if session.runs and not session.runs[0].recorder.closed:
                     session.runs[0].abandon()
                 session.release()
@@ -139,23 +156,27 @@ class Tests:
         session = Session(_name(item), RECORD, options, _again(item), shown)
         if self._mode == "all" or (self._mode in ("once", "new") and not os.path.exists(path)):
             return session
+        doing = {"new": NEW, "verify": VERIFY}.get(self._mode, REPLAY)
+        if not os.path.exists(path):
+            # A test that is skipped in its course, or by a fixture, needs none.
+            why = (
+                f"{session.test} has no cassette {shown}, and --steplog={self._mode} records none. Record it:\n"
+                f"  {session.again}"
+            )
+            ends = [Line(ev.RUN_CREATED, None, {}), Line(ev.RUN_ENDED, None, {"outcome": "completed"})]
+            empty = Cassette(session.test, "", [Tape(session.run_id, ends)])
+            return Session(session.test, REPLAY, options, session.again, shown, empty, why)
         session.cassette = self._read(path, session)
         _refuse_old(session, session.cassette)
-        doing = {"new": NEW, "verify": VERIFY}.get(self._mode, REPLAY)
         return Session(session.test, doing, options, session.again, shown, session.cassette)
 
     def _read(self, path: str, session: Session) -> Cassette:
         try:
             return _files.read(path)
-        except FileNotFoundError:
-            why = (
-                f"{session.test} has no cassette {session.path}, and --steplog={self._mode} records none. Record it:\n"
-                f"  {session.again}"
-            )
         except CassetteError as error:
             why = str(error).replace("pytest --steplog=all TEST", session.again)
         # Not in the handler, whose exception a report would show as well.
-        return pytest.fail(why, pytrace=False)
+        raise Unusable(why, pytrace=False)
 
     # the end -----------------------------------------------------------------------------------------------------
 
@@ -187,8 +208,8 @@ def _facts(session: Session) -> dict[str, Any]:
         "doing": session.doing,
         "replayed": session.replayed,
         "executed": session.executed,
-        "verified": session.verified,
-        "unverified": session.unverified,
+        "verified": session.compared.made,
+        "unverified": session.compared.left_out(session.opened) if session.doing == VERIFY else 0,
         "written": "",
         "redacted": 0,
         "unplayed": [],
@@ -269,7 +290,7 @@ def _refuse_old(session: Session, cassette: Cassette) -> None:
         return
     age = (dt.datetime.now(dt.UTC).date() - dt.date.fromisoformat(cassette.recorded)).days
     if age > limit:
-        pytest.fail(
+        raise Unusable(
             f"the cassette {session.path} of {session.test} is {age} days old, and may be {limit} (max_age). "
             f"Record it again:\n  {session.again}",
             pytrace=False,
@@ -283,7 +304,7 @@ def _refuse_secrets(cassette: Cassette, session: Session) -> None:
     installed = PROCESS.settings
     found = redactor(installed.redact if installed is not None else ()).redact(dumps(cassette).encode())[1]
     if found:
-        pytest.fail(
+        raise Unusable(
             f"the cassette {session.path} of {session.test} would hold {found} secrets, so it was not written. "
             "Which expressions say so: docs/secrets.md; install(redact=...) changes them.",
             pytrace=False,

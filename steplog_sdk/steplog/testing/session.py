@@ -11,15 +11,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
 from steplog._kernel import events as ev
-from steplog._kernel import shape
-from steplog._kernel.fold import DONE, StepState
+from steplog._kernel.fold import StepState
 from steplog._kernel.replaying import has_outcome, unplayed
 from steplog._runtime import egress, install, replay_setup, settings
 from steplog._runtime.context import frame
@@ -30,10 +29,11 @@ from steplog._runtime.replay import options as replay_options
 from steplog._runtime.replay_store import ReplayStore
 from steplog._runtime.run import Run
 from steplog.errors import Interrupt, InvalidArgument, NotInRun, RunStopped, Unrecorded
-from steplog.plugins import Answer
 from steplog.stores.base import check_run_id, folded
 from steplog.stores.memory import MemoryStore
-from steplog.testing._cut import cut
+from steplog.testing._compared import Compared
+from steplog.testing._cut import Mismatch, cut
+from steplog.testing._fixtures import RUN as FIXTURES
 from steplog.testing._taking import taken
 from steplog.testing._tapes import run_id_of, without_ends
 from steplog.testing.cassettes import Cassette, Tape
@@ -66,10 +66,6 @@ class Options:
     unplayed: bool = False
 
 
-class Mismatch(AssertionError):
-    """A test did something else than its cassette holds."""
-
-
 @dataclass
 class Session:
     """A test with its cassette.
@@ -82,6 +78,7 @@ class Session:
         again: the command that records it anew.
         path: its cassette, for messages.
         cassette: what was recorded, or None.
+        missing: what to say of a test that has no cassette and may not record one; else "".
         runs: the runs that were opened, the session's own first.
     """
 
@@ -91,15 +88,18 @@ class Session:
     again: str
     path: str
     cassette: Cassette | None = None
+    missing: str = ""
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.run_id = run_id_of(self.test)
         self.refused: list[Interrupt | NotInRun] = []
         self.interrupted = False
-        self.verified = 0
-        self.changes: list[str] = []
-        self.check = self._compare if self.doing == VERIFY else None
+        # What is to be said of what a fixture asks for that is not this test's alone; "{}" is what it asks for.
+        self.aside = ""
+        self._fixtures: Run | None = None
+        self.compared = Compared()
+        self.check = self.compared.compare if self.doing == VERIFY else None
         self._times: dict[str, int] = {}
         self._lock = threading.Lock()
         self._undo = ExitStack()
@@ -141,6 +141,26 @@ class Session:
         """Take back what `engage` did. Idempotent."""
         self._undo.close()
 
+    def begin_fixtures(self) -> None:
+        """From now on, until `end_fixtures`, what is asked for belongs to the test's fixtures."""
+        if self.replaying and self._tape(FIXTURES) is None:
+            return
+        self._fixtures = self._opened(FIXTURES, {})
+        self._fixtures.__enter__()
+
+    def end_fixtures(self, *, failed: bool = False) -> None:
+        """End what `begin_fixtures` began. Raises Mismatch where a fixture has asked for something else."""
+        run, self._fixtures = self._fixtures, None
+        if run is None:
+            return
+        if failed:
+            run.abandon()
+            return
+        try:
+            run.__exit__(None, None, None)
+        except RunStopped as stopped:
+            self._fail(stopped.__cause__ or stopped)
+
     def __enter__(self) -> Self:
         self._open_own().__enter__()
         return self
@@ -172,7 +192,10 @@ class Session:
         self._check(error)
 
     def _open_own(self) -> Run:
-        return self._opened(self.run_id if self.cassette is None else self.cassette.tapes[0].run, {})
+        run = self._opened(self.run_id if self.cassette is None else self.cassette.tapes[0].run, {})
+        self.runs.remove(run)
+        self.runs.insert(0, run)
+        return run
 
     # Recorded steps take no time, and the program's own pauses are its own: a test's timeouts mean something.
     paced = False
@@ -237,14 +260,18 @@ class Session:
         """The recorded run of an id; where none has it, the next one that nobody has opened: ids may be made up."""
         tapes = [] if self.cassette is None else self.cassette.tapes
         named = [tape for tape in tapes if tape.run == run_id]
-        left = [tape for tape in tapes[1:] if tape.run not in self._times]
-        return next(iter(named or left), None)
+        left = [tape for tape in tapes[1:] if tape.run not in (FIXTURES, *self._times)]
+        return next(iter(named or (left if run_id != FIXTURES else ())), None)
 
     def refuse(self, what: str) -> Interrupt | NotInRun:
         """The exception for something that is not recorded and was not done."""
         place = frame()
-        if not self.replaying:
-            refusal: Interrupt | NotInRun = NotInRun(_ASIDE.format(what, self.test))
+        refusal: Interrupt | NotInRun
+        if self.aside:
+            told = self.aside.format(what)
+            refusal = Unrecorded(told, asked=what) if self.replaying else NotInRun(told)
+        elif not self.replaying:
+            refusal = NotInRun(_ASIDE.format(what, self.test))
         else:
             refusal = Unrecorded(f"{what} is not in the cassette, and was refused. {_REFUSED}", asked=what)
             if place is not None:
@@ -269,35 +296,25 @@ class Session:
     def _fail(self, cause: BaseException) -> None:
         if self.interrupted and isinstance(cause, Unrecorded):
             return
-        raise Mismatch(self._told(str(cause))) from None
+        raise Mismatch(self.told(str(cause))) from None
 
     def _check(self, error: BaseException | None) -> None:
         """Fail a test that went on although something was refused."""
-        halted = [run.recorder.halted for run in self.runs if run._recorder is not None]  # noqa: SLF001  # may be unopened
+        halted = [run.recorder.halted for run in self.opened]
         stop = next((one for one in halted if one is not None), None) or next(iter(self.refused), None)
         if stop is not None and (error is None or self.replaying):
             self._fail(stop)
-        if self.changes and error is None:
-            told = "".join(f"\n  {change}" for change in self.changes[:_LINES])
+        if self.compared.changes and error is None:
+            told = "".join(f"\n  {change}" for change in self.compared.changes[:_LINES])
             message = f"{self.test}: answers have another form than those in its cassette {self.path}:{told}"
             raise Mismatch(f"{message}\nSee that the test still means something, and record it again:\n  {self.again}")
 
-    def _compare(self, target: str, recorded: Answer, found: Answer) -> None:
-        with self._lock:
-            self.verified += 1
-            if not found.status:
-                self.changes.append(f"{target}: the call was made and not answered: {found.body[:200].decode()}")
-                return
-            if recorded.status != found.status:
-                what = f"{target}: the status was {recorded.status} and is {found.status}"
-                self.changes.append(f"{what}: {found.body[:200].decode('utf-8', 'replace')}")
-                return
-            trees = shape.tree_of(recorded.body, recorded.kind), shape.tree_of(found.body, found.kind)
-            self.changes += [f"{target}: {change}" for change in shape.changes(*trees, whole=recorded.whole)]
-
-    def _told(self, what: str) -> str:
+    def told(self, what: str) -> str:
+        """What to say of something that is not what it was, with the command that records again."""
         kept = [line for line in what.splitlines() if not _COMMANDS.match(line) and not line.startswith(_OF_RUNS)]
         lines = [line[:400] for line in kept[:_LINES]]
+        if self.missing:
+            return f"{self.missing}\nIt asks for something: {lines[0]}"
         head = f"{self.test} does something else than its cassette {self.path} holds." if self.replaying else self.test
         return "\n".join([head, *lines, f"If that is right, record it again:\n  {self.again}"])
 
@@ -305,7 +322,7 @@ class Session:
         """Recorded steps that the test has not asked for, in recorded order."""
         if self.cassette is None or self.doing == RECORD:
             return []
-        last = {run.run_id: run for run in self.runs if run._recorder is not None}  # noqa: SLF001  # may be unopened
+        last = {run.run_id: run for run in self.opened}
         store = self.cassette.store()
         found: list[StepState] = []
         for tape in self.cassette.tapes:
@@ -318,32 +335,28 @@ class Session:
         return found
 
     @property
-    def replayed(self) -> int:
-        """How many steps were answered from the cassette."""
-        return sum(run.replayed for run in self.runs if run._recorder is not None)  # noqa: SLF001  # may be unopened
+    def opened(self) -> list[Run]:
+        """Those of the runs that were entered."""
+        return [run for run in self.runs if run.entered]
 
     @property
-    def unverified(self) -> int:
-        """How many answers of models were given back, in a verification, that could not be compared with new ones."""
-        if self.doing != VERIFY:
-            return 0
-        count = 0
-        for run in self.runs:
-            if run._recorder is not None:  # noqa: SLF001  # may be unopened
-                steps, seen = run.recorder.journal.state.steps, run.recorder.dispatch.seen
-                asked = [steps[step] for step in seen if step in steps]
-                count += sum(step.kind == "llm_call" and step.mode == "safe" and step.status == DONE for step in asked)
-        return max(0, count - self.verified)
+    def replayed(self) -> int:
+        """How many steps were answered from the cassette."""
+        return sum(run.replayed for run in self.opened)
 
     @property
     def executed(self) -> int:
         """How many steps have happened."""
-        return sum(run.executed for run in self.runs if run._recorder is not None)  # noqa: SLF001  # may be unopened
+        return sum(run.executed for run in self.opened)
 
     def recorded(self, day: dt.date) -> Cassette:
         """What the test has recorded."""
         runs = list(dict.fromkeys(run.run_id for run in self.runs))
         cassette = taken(self._store, runs, self.test, day.isoformat())
+        # Most tests have no fixture that asks for anything.
+        cassette.tapes = [
+            tape for tape in cassette.tapes if tape.run != FIXTURES or any(one.step for one in tape.lines)
+        ]
         if self.options.tools == "live":
             for tape in cassette.tapes:
                 tools = {
@@ -363,8 +376,8 @@ _REFUSED: Final = (
     "that it is recorded; what is harmless can be allowed: @pytest.mark.steplog(allow=[...])"
 )
 _ASIDE: Final = (
-    "{0}, while the cassette of {1} is recorded: it would not be in it, so it was refused. Do it in the test itself; "
-    "in a thread, start that inside the test."
+    "{0}, while the cassette of {1} is recorded: it would not be in it, so it was refused. Do it in the test itself, "
+    "or in a fixture before it yields; in a thread, start that inside the test."
 )
 
 
@@ -378,10 +391,3 @@ def _with_clock() -> Callable[[], None]:
     assert before is not None
     install.put_in(["clock"], replace(before, also=tuple(dict.fromkeys([*before.also, "clock"]))))
     return lambda: install.take_out([name for name in install.installed() if name not in had], before)
-
-
-def named(steps: Collection[StepState], limit: int = 5) -> str:
-    """Steps by name, for a message."""
-    told = [f"{step.kind} {step.target} ({step.id})" for step in steps]
-    more = f"\n  and {len(told) - limit} more" if len(told) > limit else ""
-    return "".join(f"\n  {one}" for one in told[:limit]) + more

@@ -85,6 +85,61 @@ def test_a_saved_state_is_the_same_when_it_is_read_again(store):
     assert TaskState.from_json(state.to_json()) == state
 
 
+def test_a_call_that_a_rule_holds_is_told_like_one_that_its_tool_holds(store):
+    rules = [steplog.Rule(id="large", action="require_approval", target="issue_refund", args={"amount_cents": 3000})]
+    stage = Stage(refunding())
+    first = stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1", policy=rules)
+    (blocked,) = [event.step for event in store.read("t1").events if event.type == "step.blocked"]
+    steplog.approve("t1", blocked, by="ben")
+    nothing = list(stage.shop.effects)
+
+    second = stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1", policy=rules)
+
+    assert (first.stop, first.state.pending["key"], nothing) == ("needs_approval", "t1:s2", [])
+    assert first.commands[0].startswith("steplog approve t1 ")
+    assert "The refund was not issued. It needs approval." in first.message
+    assert (second.stop, second.state.tool_calls) == ("done", 3)
+    assert stage.shop.effects == [("refund", "ord_1001", 3000), ("email", "ord_1001")]
+
+
+def test_a_call_that_a_rule_denies_is_a_result_that_the_model_reads(store):
+    rules = [steplog.Rule(id="never", action="deny", target="issue_refund", reason="Refunds are off today.")]
+    shown = []
+
+    def replies(view, asked):
+        shown.append(view)
+        return (
+            refunding()(view, asked) if asked < 4 else {"type": "final", "outcome": "cannot_complete", "text": "Sorry."}
+        )
+
+    outcome = Stage(replies).agent.run(GOAL, user_id=CUSTOMER, policy=rules)
+
+    assert shown[3]["last_result"] == {"status": "error", "code": "denied", "detail": "Refunds are off today."}
+    assert (outcome.stop, outcome.message) == (
+        "done",
+        "Sorry. The refund was not issued. The confirmation was not sent.",
+    )
+
+
+def test_a_task_whose_run_reaches_its_budget_has_an_end_too(store):
+    stage = Stage(refunding())
+
+    outcome = stage.agent.run(GOAL, user_id=CUSTOMER, budget=steplog.Budget(max_tool_calls=1))
+
+    assert (outcome.stop, stage.shop.effects) == ("budget", [])
+    assert "The refund was not issued." in outcome.message
+
+
+def test_a_task_that_is_cancelled_has_an_end_too(store):
+    stage, _first = held()
+    steplog.cancel("t1")
+
+    outcome = stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1")
+
+    assert (outcome.stop, stage.shop.effects) == ("cancelled", [])
+    assert outcome.message.startswith("This was cancelled.")
+
+
 async def test_a_held_call_of_an_async_task(store):
     stage = Stage(refunding("ord_1004", 8000))
     first = await stage.agent.run_async(GOAL, user_id=CUSTOMER, run_id="t1")

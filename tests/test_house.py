@@ -26,6 +26,8 @@ FILE_LINES = 400
 FUNCTION_LINES = 80
 
 PUBLIC = [
+    "Workflow",
+    "workflow",
     "Budget",
     "BudgetExceeded",
     "NOT_HAPPENED",

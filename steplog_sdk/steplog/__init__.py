@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from steplog._runtime.post import signal
     from steplog._runtime.replay import Replay, replay
     from steplog._runtime.run import Run, current_run, run
+    from steplog._runtime.workflow import Workflow, workflow
 
 __version__ = "0.1.0"
 
@@ -91,6 +92,7 @@ __all__ = [
     "Unrecorded",
     "Unreplayable",
     "WaitTimeout",
+    "Workflow",
     "__version__",
     "approve",
     "cancel",
@@ -108,10 +110,12 @@ __all__ = [
     "sleep_until_async",
     "step",
     "uninstall",
+    "workflow",
 ]
 
 # Where each name comes from. What a program does not use is not loaded, and the errors need nothing.
 _HOMES: Final = {
+    "Workflow": "steplog._runtime.workflow",
     "NOT_HAPPENED": "steplog._runtime.answers",
     "UNKNOWN": "steplog._runtime.answers",
     "Budget": "steplog._kernel.budget",
@@ -137,6 +141,7 @@ _HOMES: Final = {
     "sleep_until_async": "steplog._runtime.pause",
     "step": "steplog._runtime.api",
     "uninstall": "steplog._runtime.install",
+    "workflow": "steplog._runtime.workflow",
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours

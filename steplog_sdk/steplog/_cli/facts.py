@@ -43,6 +43,8 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "goal": state.created.get("goal"),
         "workflow": state.created.get("workflow"),
         "version": state.created.get("version"),
+        "version_now": (state.claim or {}).get("version"),
+        "call": _call(state),
         "trigger": state.created.get("trigger"),
         "durability": (state.claim or {}).get("durability") or state.created.get("durability"),
         "entry": state.created.get("entry"),
@@ -60,6 +62,12 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "message": ended.get("message"),
         "holder": holder,
     }
+
+
+def _call(state: RunState) -> dict[str, Any] | None:
+    """The call of a workflow that a run is, or None: module, name and encoded arguments."""
+    call = state.created.get("call")
+    return {name: call.get(name) for name in ("module", "name", "args")} if isinstance(call, dict) else None
 
 
 def _budget(state: RunState) -> dict[str, Any] | None:

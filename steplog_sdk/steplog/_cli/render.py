@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from typing import Any, Final
@@ -69,7 +70,8 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "fork", _fork(run["fork"])
     yield "goal", run["goal"] or ""
     yield "workflow", run["workflow"] or ""
-    yield "version", run["version"] or ""
+    yield "version", " -> ".join(filter(None, (run["version"], run["version_now"])))
+    yield "call", _call(run["call"])
     yield "trigger", _trigger(run["trigger"])
     yield "program", _program(run["entry"])
     span = facts.span(None if run["seconds"] is None else run["seconds"] * 1000)
@@ -100,6 +102,13 @@ def _fork(fork: dict[str, Any] | None) -> str:
     shared = f", {fork['steps']} steps shared" if "steps" in fork else ""
     changed = "".join(f", {path} set" for path, _ in fork.get("set") or ())
     return f"{facts.fork_words(fork)}{shared}{changed}; {what}"
+
+
+def _call(call: dict[str, Any] | None) -> str:
+    if not call:
+        return ""
+    args = ", ".join(f"{name}={json.dumps(value)}" for name, value in (call["args"] or {}).items())
+    return f"{call['module']}.{call['name']}({one_line(args, 200)})"
 
 
 def _trigger(trigger: Any) -> str:

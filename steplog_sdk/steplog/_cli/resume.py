@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from steplog._cli import program as programs
+from steplog._cli import workflow
 from steplog._cli.advice import suspended_lines
 from steplog._cli.lookup import Found, find_run, open_run
 from steplog._cli.options import budget, chosen_home, common, on_drift, policy, recorded_beside
 from steplog._cli.output import emit_json, say, with_home
 from steplog._cli.program import Program
 from steplog._cli.run import FAILED, STOPPED, outcome, record
+from steplog._kernel.codec import decode
 from steplog._kernel.fold import RunState
 from steplog._kernel.fork import lineage
 from steplog._runtime.budgeting import VARIABLE as BUDGET
@@ -85,14 +88,17 @@ def start_again(
         as_json: print what came of it as JSON.
     """
     state = open_run(found).state
-    program = programs.recorded(state.created.get("entry"), found.run_id, named_home)
+    call = state.created.get("call")
+    program = None
+    if not workflow.can_be_called(call):
+        program = programs.recorded(state.created.get("entry"), found.run_id, named_home)
     _say_what_changed(state, program)
     began = state.created.get("policy") or {}
     if began.get("file") and not os.environ.get(VARIABLE):
         # Under the rules of its beginning; without any the run would not be opened.
         os.environ[VARIABLE] = began["file"]
     beside = {"also": [*state.created.get("also", ()), *also], "http": [*state.created.get("http", ()), *http]}
-    if (state.created.get("trigger") or {}).get("kind") == WRAPPED:
+    if program is not None and (state.created.get("trigger") or {}).get("kind") == WRAPPED:
         os.chdir(program.cwd)
         return record(
             program,
@@ -107,18 +113,18 @@ def start_again(
     return _start(program, found, named_home, beside, on_drift=on_drift, as_json=as_json)
 
 
-def _say_what_changed(state: RunState, program: Program) -> None:
+def _say_what_changed(state: RunState, program: Program | None) -> None:
     if state.completed_once:
         again = [step.target for step in state.steps.values() if step.allowed]
         but = f", but somebody has let run again: {', '.join(again)}" if again else ""
         say(f"run {state.run_id} has ended ({state.status}); its steps are returned from the log{but}")
-    before, now = state.created.get("version"), programs.revision(program)
+    before, now = state.created.get("version"), None if program is None else programs.revision(program)
     if before and now and before != now:
         say(f"the code has changed since the run began: {before} -> {now}")
 
 
 def _start(
-    program: Program,
+    program: Program | None,
     found: Found,
     named_home: Path | None,
     beside: dict[str, list[str]],
@@ -126,7 +132,10 @@ def _start(
     on_drift: str | None,
     as_json: bool,
 ) -> int:
-    """Run a program that opens its run by itself, as python would; it learns from the environment which run to open."""
+    """Run a program that opens its run by itself, as python would; it learns from the environment which run to open.
+
+    Without a program, the function of a workflow is called in a process of its own.
+    """
     created = open_run(found).state.created
     nth = (created.get("entry") or {}).get("nth", 0)
     names = {"STEPLOG_RUN_ID": found.run_id, "STEPLOG_RUN_NTH": str(nth), "STEPLOG_RESUME": found.run_id}
@@ -141,8 +150,10 @@ def _start(
             variable = f"STEPLOG_{name.upper()}"
             environment[variable] = ",".join([environment.get(variable, ""), *listed])
     epoch = open_run(found).state.epoch
-    words = ["-m", program.name] if program.is_module else [program.name]
-    done = subprocess.run([sys.executable, *words, *program.argv], cwd=program.cwd, env=environment, check=False)  # noqa: S603
+    words, cwd = _words(program, created)
+    if program is None:
+        environment["PYTHONPATH"] = workflow.path(created["call"])
+    done = subprocess.run(words, cwd=cwd, env=environment, check=False)  # noqa: S603
     if open_run(found).state.epoch == epoch:
         say(f"the program ended (exit code {done.returncode}) without opening run {found.run_id}; nothing was resumed")
         return done.returncode if done.returncode > 0 else FAILED
@@ -155,3 +166,12 @@ def _start(
         print(with_home(line, named_home), file=sys.stderr, flush=True)
     # A child that a signal ended has a negative code, which no exit status can carry.
     return code if code >= 0 else FAILED
+
+
+def _words(program: Program | None, created: dict[str, Any]) -> tuple[list[str], str]:
+    """The words that start a program, or the call of a workflow, and the directory in which that runs."""
+    if program is not None:
+        words = ["-m", program.name] if program.is_module else [program.name]
+        return [sys.executable, *words, *program.argv], program.cwd
+    cwd = str(decode(created.get("entry") or {}).get("cwd") or "")
+    return workflow.command(created["call"]), cwd if os.path.isdir(cwd) else os.getcwd()

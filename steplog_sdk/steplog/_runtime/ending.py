@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("steplog")
 
 
-def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str]) -> Entry:
+NOTHING: Final = object()
+"""In the place of a result, where there is none."""
+
+
+def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str], result: Any = NOTHING) -> Entry:
     """Put the end of a run in line.
 
     Args:
         recorder: of the run.
         error: what leaves its scope, or None.
         said: the outcome and the reason that the program has given, for an end without an error.
+        result: what a workflow has returned, encoded.
     """
     run_id = recorder.journal.run_id
     type_, data = _end(recorder, error, said)
@@ -38,7 +43,11 @@ def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str
     outcome = data.get("outcome", reasons.SUSPENDED)
     what = "run %s: %s; %d step(s) returned from the log, %d executed"
     log.info(what, run_id, outcome, recorder.replayed, recorder.executed)
-    return recorder.journal.submit(type_, None, Sink(recorder.redactor).line(data))
+    sink = Sink(recorder.redactor, recorder.journal.store.bodies.name)
+    if type_ == ev.RUN_ENDED and result is not NOTHING:
+        data["result"] = sink.value(result)
+    line = sink.line(data)
+    return recorder.journal.submit(type_, None, line, sink.bodies)
 
 
 def _end(recorder: Recorder, error: BaseException | None, said: tuple[str, str]) -> tuple[str, dict[str, Any]]:

@@ -72,7 +72,14 @@ class Journal:
         return Fingerprints(origin, self.state.created, getattr(self.store.bodies, "cipher", None))
 
     @classmethod
-    def open(cls, store: Store, run_id: str, created: Callable[[], dict[str, Any]], redactor: Redactor) -> Journal:
+    def open(
+        cls,
+        store: Store,
+        run_id: str,
+        created: Callable[[], dict[str, Any]],
+        redactor: Redactor,
+        version: Callable[[], str | None] = lambda: None,
+    ) -> Journal:
         """Take a run, creating it where it does not exist.
 
         Args:
@@ -80,6 +87,7 @@ class Journal:
             run_id: its id.
             created: gives the data of `run.created` for a new run.
             redactor: takes secrets out of it; a program's arguments may hold some.
+            version: gives the revision of the code that takes it, which is noted where it is another one.
 
         Raises:
             RunBusy, Corrupt, UnsupportedFormat, StoreError, InvalidArgument: as `Store.open`; StoreError also for a
@@ -93,13 +101,19 @@ class Journal:
                 # Without that key every step with a secret argument would look like another one; so the run is not
                 # taken, and its log stays as it is.
                 _ = journal.fingerprints
-            journal._claim(writer, created, redactor)
+            journal._claim(writer, created, redactor, version)
         except BaseException:
             writer.close()
             raise
         return journal
 
-    def _claim(self, writer: Writer, created: Callable[[], dict[str, Any]], redactor: Redactor) -> None:
+    def _claim(
+        self,
+        writer: Writer,
+        created: Callable[[], dict[str, Any]],
+        redactor: Redactor,
+        version: Callable[[], str | None],
+    ) -> None:
         if not self.resumed:
             first = {"format": ev.FORMAT, "run_id": self.run_id, **created()}
             cipher = getattr(self.store.bodies, "cipher", None)
@@ -121,6 +135,11 @@ class Journal:
         level = getattr(writer, "level", None) or getattr(self.store, "durability", None)
         if level is not None:
             claim["durability"] = level
+        now = version() if self.resumed else None
+        if now is not None and now != (self.state.claim.get("version") or self.state.created.get("version")):
+            claim["version"] = now
+        elif self.state.claim.get("version"):
+            claim["version"] = self.state.claim["version"]
         self.append(ev.RUN_CLAIMED, None, claim)
 
     def submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from functools import lru_cache
@@ -13,6 +14,8 @@ from steplog._runtime.context import frame
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+log: Final = logging.getLogger("steplog")
 
 WRAPPED: Final = "steplog run"
 """The trigger of a run that was opened around an unedited program; any other program opens its run by itself."""
@@ -25,7 +28,7 @@ def created_data(
     script = main_script()
     return {
         "workflow": workflow or (script.stem if script else None),
-        "version": version or os.environ.get("STEPLOG_VERSION") or (revision(script) if script else None),
+        "version": version_of(version, script),
         "trigger": trigger,
         "goal": goal,
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -40,6 +43,21 @@ def _inside() -> dict[str, str]:
     """The run at whose top this one is opened. A step that is returned does not open what it had opened inside."""
     place = frame()
     return {"inside": place.recorder.journal.run_id} if place is not None and not place.scope else {}
+
+
+def version_of(version: str | None, script: Path | None) -> str | None:
+    """The code revision of a run: what the program says, else what the environment says, else that of its script."""
+    return version or os.environ.get("STEPLOG_VERSION") or (revision(script) if script else None)
+
+
+def warn_of_less(run_id: str, created: dict[str, Any], options: dict[str, Any]) -> None:
+    """Say so when this process records less than the one that began the run: its steps would be missed here."""
+    for name in ("also", "http"):
+        less = [one for one in created.get(name, ()) if one not in options[name]]
+        if less:
+            what = "run %s was recorded with install(%s=%r), and this process leaves out %s; it will halt as drift. %s"
+            fix = f"Add it, or set STEPLOG_{name.upper()}={','.join(created[name])}"
+            log.warning(what, run_id, name, created[name], ", ".join(less), fix)
 
 
 def main_script() -> Path | None:

@@ -41,6 +41,7 @@ class Run(Waits, Budgeted):
         resumed: whether its log held events before this process opened it.
         test: the test in which a cassette recorded or replayed it, or "".
         on_wait: what a wait does that may take long: `block` or `suspend`.
+        returned: what its workflow has returned, encoded, or `ending.NOTHING`.
     """
 
     def __init__(self, run_id: str, store: Store, options: dict[str, Any]) -> None:
@@ -52,6 +53,7 @@ class Run(Waits, Budgeted):
         self._options = options
         self._recorder: Recorder | None = None
         self._outer: Frame | None = None
+        self.returned: Any = ending.NOTHING
         self._outcome = ("completed", "done")
         self._owner: OwnerTask | None = None
         self._mail: Mail | None = None
@@ -95,6 +97,16 @@ class Run(Waits, Budgeted):
     def entered(self) -> bool:
         """Whether it was opened."""
         return self._recorder is not None
+
+    @property
+    def store(self) -> Store:
+        """Where it lives."""
+        return self._store
+
+    def of_call(self, call: dict[str, Any]) -> Self:
+        """Say which call of a workflow it is, for a run that is about to begin. Returns itself."""
+        self._options["call"] = call
+        return self
 
     def abandon(self) -> None:
         """Close it without an end, as if it had not been opened."""
@@ -154,7 +166,7 @@ class Run(Waits, Budgeted):
 
     def _open_journal(self) -> Journal:
         forked.check_opened(self._store, self.run_id, self._options["on_drift"])
-        journal = Journal.open(self._store, self.run_id, self._created, self._options["redactor"])
+        journal = Journal.open(self._store, self.run_id, self._created, self._options["redactor"], self._version)
         try:
             if "key" in journal.state.created:
                 _ = journal.fingerprints  # as `Journal.open`, which leaves it where a repair had to be noted first
@@ -169,6 +181,10 @@ class Run(Waits, Budgeted):
             raise
         return journal
 
+    def _version(self) -> str | None:
+        options = self._options
+        return None if options.get("replay") else origin.version_of(options.get("version"), origin.main_script())
+
     def _created(self) -> dict[str, Any]:
         options = self._options
         created = origin.created_data(
@@ -181,22 +197,13 @@ class Run(Waits, Budgeted):
             created["entry"]["nth"] = options["nth"]
         # A run that is started again needs what it was recorded with, or it drifts.
         extended = {name: list(options[name]) for name in ("also", "http") if options[name]} | steering.created(options)
+        if options.get("call"):
+            extended["call"] = options["call"]
         return {**created, "durability": options["durability"], **extended, **forked.inherited()}
-
-    def _warn_of_less(self, created: dict[str, Any]) -> None:
-        """Say so when this process records less than the one that began the run: its steps would be missed here."""
-        for name in ("also", "http"):
-            less = [one for one in created.get(name, ()) if one not in self._options[name]]
-            if less:
-                what = (
-                    "run %s was recorded with install(%s=%r), and this process leaves out %s; it will halt as drift. %s"
-                )
-                fix = f"Add it, or set STEPLOG_{name.upper()}={','.join(created[name])}"
-                log.warning(what, self.run_id, name, created[name], ", ".join(less), fix)
 
     def _enter(self, journal: Journal) -> None:
         self.resumed = journal.resumed
-        self._warn_of_less(journal.state.created)
+        origin.warn_of_less(self.run_id, journal.state.created, self._options)
         from steplog._runtime import threads
 
         self._outer = frame()
@@ -275,7 +282,7 @@ class Run(Waits, Budgeted):
         if recorder.halted is not None and not isinstance(recorder.halted, Cancelled):
             return messages.again(recorder.halted)
         try:
-            yield ending.record(recorder, error, self._outcome)
+            yield ending.record(recorder, error, self._outcome, self.returned)
         except UNWRITTEN as failed:
             return messages.end_not_recorded(recorder.named, failed)
         if recorder.unwinding is not None:

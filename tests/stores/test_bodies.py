@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from steplog.errors import BodyMissing, Corrupt, InvalidArgument, KeyMissing, StoreError, UnsupportedFormat
 from steplog.stores.additions import Additions
+from steplog.stores.blocks import pack, unpack
 from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import LEAST, MOST, cuts, prefixes
 from steplog.stores.upkeep import begin, prune
@@ -86,6 +87,14 @@ class TestChunks:
         data = random.Random(1).randbytes(MOST * 3 + 1)
         assert list(cuts(data)) == [MOST, 2 * MOST, 3 * MOST, 3 * MOST + 1]
         assert list(cuts(b"{" + b"x" * MOST * 2))[:2] == [MOST, 2 * MOST]
+
+
+def test_a_chunk_is_unpacked_with_more_than_it_was_packed_with():
+    """A short chunk is compressed with the end of what its block holds before it, and unpacked with all of that."""
+    said = b"".join(conversation(40))
+    for before in (said[:500], said[:20_000], said[:90_000]):
+        for raw in (before[-900:], before[-9_000:], said[1_000:1_700] + before[-300:]):
+            assert unpack(pack(raw, before, None, 1), before, None, 1) == raw
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
@@ -175,7 +184,9 @@ def test_a_put_is_all_or_nothing(bodies, monkeypatch):
 
 def test_a_failed_put_leaves_no_memory_of_its_chunks(bodies, monkeypatch):
     """The next chunk is compressed with those before it, which are what the file holds, not what was tried."""
-    monkeypatch.setattr(Additions, "_place", lambda self, *_: self._add_chunk(b"never stored " * 50) and 1 / 0)
+    raw = b"never stored " * 50
+    [part], _ = prefixes(raw)
+    monkeypatch.setattr(Additions, "_place", lambda self, *_: self._add_chunk(raw, part) and 1 / 0)
     with pytest.raises(ZeroDivisionError):
         bodies.put([named(b"x")])
     monkeypatch.undo()

@@ -68,6 +68,8 @@ class Additions:
         self._path = path
         self._recent = recent
         self._last: tuple[int, bytes | None] | None = None
+        # The keys of the last chunks of prefixes.
+        self._keys: dict[Prefix, bytes] = {}
         # Chunks by their keys: those of which it is known whether they are stored, and as what.
         self._known: dict[bytes, int | None] = {}
         self._chunks: list[tuple[Any, ...]] = []
@@ -105,12 +107,18 @@ class Additions:
     def _look_up(self, contents: Collection[Content]) -> None:
         """Find at once which chunks of short bodies are stored; most of a long one is found by its spine."""
         short = [content for content in contents if len(content[1]) < _SPINE]
-        keys = {self._key(data[part.start : part.stop]) for data, found in short for part in found}
+        keys = {self._key(data, part) for data, found in short for part in found}
         self._known = dict.fromkeys(keys)
         self._known.update(_rows_of(self._db, "SELECT hash, chunk FROM hashes WHERE hash IN", keys))
 
-    def _key(self, raw: bytes) -> bytes:
-        return self._keyed(sha256_of(raw).digest())[:16]
+    def _key(self, data: bytes, part: Prefix) -> bytes:
+        """What the last chunk of a prefix is found by."""
+        key = self._keys.get(part)
+        if key is None:
+            # The first chunk is the whole prefix.
+            digest = sha256_of(data[part.start : part.stop]).digest() if part.start else part.digest
+            key = self._keys[part] = self._keyed(digest)[:16]
+        return key
 
     def _keyed(self, digest: bytes) -> bytes:
         return digest if self._cipher is None else self._cipher.name(digest)
@@ -144,7 +152,7 @@ class Additions:
         """Store pieces that are not yet there; return the ids of all, but for a tail, and the id of that."""
         chunks, new = [], 0
         for number, prefix in enumerate(found, 1):
-            chunk, added = self._add_chunk(data[prefix.start : prefix.stop])
+            chunk, added = self._add_chunk(data, prefix)
             chunks.append(chunk)
             new = number if added else new
         start = max(new, len(chunks) - _TAIL.stop + 1)
@@ -156,14 +164,15 @@ class Additions:
             return chunks[:start], int(row[0])
         return chunks[:start], _inserted(self._db.execute("INSERT INTO tails (chunks) VALUES (?)", (listed,)))
 
-    def _add_chunk(self, raw: bytes) -> tuple[int, bool]:
-        key = self._key(raw)
+    def _add_chunk(self, data: bytes, part: Prefix) -> tuple[int, bool]:
+        key = self._key(data, part)
         if key not in self._known:
             row = self._db.execute("SELECT chunk FROM hashes WHERE hash = ?", (key,)).fetchone()
             self._known[key] = None if row is None else row[0]
         stored = self._known[key]
         if stored is not None:
             return stored, False
+        raw = data[part.start : part.stop]
         key_id = None if self._cipher is None else self._cipher.key_id
         last, last_key = self._last or self._newest()
         # What is encrypted shares no block with what is not, or is under another key: each block is read by one key.

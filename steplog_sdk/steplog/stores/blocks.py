@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 32
 _WINDOW: Final = 64 << 10
+# What a chunk is compressed with is indexed anew for each, which takes longer than the chunk itself. What a short one
+# could find far back saves less than it costs: of 1 KB, 16 KB of what was said before make as small a form as 64 KB do.
+_REACH: Final = 16
 _LOW: Final = 0x7F
 _MORE: Final = 0x80
 _MOST_CHUNKS: Final = 1 << 60
@@ -31,7 +34,8 @@ def pack(raw: bytes, before: bytes, cipher: Cipher | None, chunk: int) -> bytes:
     """The stored form of a chunk, given what comes before it in its block; random bytes grow by a few bytes."""
     import zstandard as zstd
 
-    window = before[-_WINDOW:]
+    # Whoever unpacks it has more of what was before, and finds what is named at the same distance.
+    window = before[-min(_WINDOW, max(_REACH << 10, _REACH * len(raw))) :]
     dictionary = zstd.ZstdCompressionDict(window, dict_type=zstd.DICT_TYPE_RAWCONTENT) if window else None
     parameters = zstd.ZstdCompressionParameters.from_level(
         _LEVEL, source_size=len(raw), dict_size=len(window), format=zstd.FORMAT_ZSTD1_MAGICLESS

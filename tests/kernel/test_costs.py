@@ -17,7 +17,7 @@ FREE = [
     r"key=.{1,200};",
     r"=(?:a+,)+x",
     r"x(?:a++)+b",
-    r"(?:[a-z]{2,5}\.){1,10}x",
+    r"(?:[a-z]{2,5}\.){1,5}x",
     r"card (?:\d{4} )+x",
     r"\bEMP\d+\b",
     r"(?<!\d)\d{6,9}(?!\d)",
@@ -28,6 +28,7 @@ FREE = [
 ]
 
 COSTLY = {
+    "a repeat without an end in the first round of another": [r"(?:c*?b){2}[bc]{1,3}", r"(?:a+,)+"],
     "a repeat without an end, tried from each of its letters": [
         r"[a-z]+@",
         r"\s+$",

@@ -81,9 +81,12 @@ def _rounds(name: str, argument: Any, before: list[_Set], *, fails: bool) -> int
     choices = 1 if name == "POSSESSIVE_REPEAT" and most <= _LONG else most - least + 1
     if not _is_plain(inner) and not _is_certain(inner):
         return MOST + 1
-    if is_apart or not fails:
+    if is_apart or not (fails or (least and not _is_plain(inner))):
         return 1
-    return choices if _is_plain(inner) else choices**2
+    if _is_plain(inner):
+        return choices
+    # The first round has no round before it that would tell where it begins.
+    return _ways(inner, before, follows=True) * (choices**2 if fails else 1)
 
 
 def _is_certain(inner: Sequence[tuple[str, Any]]) -> bool:

@@ -37,7 +37,7 @@ def check(made: re.Pattern[bytes]) -> None:
     if inside is not None:
         raise ValueError(
             "a repeat inside a repeat, as in (a+)+, can take for ever; let something stand between two rounds that "
-            "is in neither, as in (?:a+,)+, or make the inner one possessive, as in (?:a++)+"
+            "is in neither, as in =(?:a+,)+, or make the inner one possessive, as in =(?:a++)+"
         )
     if costs.is_costly(tree):
         raise ValueError(

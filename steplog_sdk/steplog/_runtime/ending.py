@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steplog._kernel import events as ev
 from steplog._kernel import reasons
-from steplog._runtime import messages
+from steplog._runtime import messages, uncaught
 from steplog._runtime.blame import blamed, told
 from steplog._runtime.causes import causes
 from steplog._runtime.pack import Sink
@@ -98,4 +98,5 @@ def stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
     message = f"run {run.run_id} stopped ({interrupt.reason}).\n{interrupt}"
     error = RunStopped(message, run_id=run.run_id, step=interrupt.step, reason=interrupt.reason, commands=commands)
     error.__cause__ = interrupt
+    uncaught.watch()
     return error

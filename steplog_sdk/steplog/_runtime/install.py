@@ -115,7 +115,7 @@ def install(
 
 def uninstall() -> None:
     """Take back what `install` patched, where it is still ours. Runs that are open go on recording tools and values."""
-    from steplog._runtime import threads
+    from steplog._runtime import threads, uncaught
 
     with _lock:
         for name, interceptor in _interceptors.items():
@@ -128,6 +128,7 @@ def uninstall() -> None:
         _broken.clear()
         threads.uninstall()
         collector.unwatch()
+        uncaught.unwatch()
         PROCESS.settings = None
         settings.forget_memory()
         PROCESS.forget_warnings()

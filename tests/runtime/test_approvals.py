@@ -299,3 +299,55 @@ def test_a_crash_behind_any_event_leads_to_the_same_end(home, decide, torn):
         assert whole() == expected, cut
         assert set(DONE) <= set(done)
         assert statuses(home) == ended
+
+
+def test_a_call_inside_a_tool_that_may_not_be_repeated_does_not_suspend_the_run(caplog):
+    @steplog.step
+    def outer():
+        DONE.append(("outer", ""))
+        return refund("b", 500)
+
+    def decide():
+        (step,) = held_by(run)
+        steplog.approve("r1", step)
+
+    with steplog.run("r1", policy=RULES) as run:
+        deciding = threading.Thread(target=decide)
+        deciding.start()
+        assert outer() == "refunded b"
+        deciding.join()
+    assert [order for order, _ in DONE] == ["outer", "b"]
+    assert "steplog approve r1" in caplog.text
+    assert "may not be repeated" in caplog.text
+
+
+def test_a_branch_that_may_not_be_repeated_ends_before_the_run_is_suspended(state_of):
+    began = threading.Event()
+
+    @steplog.step
+    def slow():
+        began.set()
+        (_held,) = held_by(run)
+        time.sleep(0.2)
+        return "slow"
+
+    with pytest.raises(RunStopped), steplog.run("r1", policy=RULES) as run:
+        other = threading.Thread(target=slow)
+        other.start()
+        began.wait(10)
+        try:
+            refund("b", 500)
+        finally:
+            other.join()
+    assert sorted(step.status for step in state_of("r1").steps.values()) == ["blocked", "done"]
+
+
+def test_live_tools_of_a_replay_run_nothing_that_was_denied():
+    held = play()
+    steplog.reject("r1", held, by="ann")
+    said = play()
+    DONE.clear()
+    with steplog.replay("r1"), steplog.run("r1") as run:
+        run.recorder.dispatch.live_tools = True
+        assert agent() == said
+    assert [order for order, _ in DONE] == ["a"]

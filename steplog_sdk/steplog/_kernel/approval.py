@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from steplog._kernel.control import ALLOW, Allow, Asked, Block, Decided, Deny, Verdict
+from steplog._kernel.fold_steps import REPEATABLE
 from steplog._kernel.inbox import APPROVE, REJECT, Message
 from steplog._kernel.state import BLOCKED, RunState
 
@@ -47,6 +48,11 @@ def is_over(held: dict[str, Any], at: Any) -> bool:
     """Whether the time to decide on a blocked step had passed at a time, in milliseconds since 1970."""
     expires = held["expires"]
     return expires is not None and isinstance(at, int) and at >= expires
+
+
+def may_suspend(state: RunState) -> bool:
+    """Whether a run may be suspended: nothing is under way that would be in doubt afterwards."""
+    return all(state.steps[step].mode in REPEATABLE for step in tuple(state.live) if step in state.steps)
 
 
 class Standing(NamedTuple):

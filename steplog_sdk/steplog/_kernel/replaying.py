@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from steplog._kernel.decide import Effect, Forsaken, Halt, Place, Replay, nearest
-from steplog._kernel.fold import FAILED, FINISHED, RunState, StepState
+from steplog._kernel.fold import DENIED, FAILED, FINISHED, RunState, StepState
 
 
 def decide_recorded(
@@ -40,6 +40,11 @@ def decide_recorded(
     if not has_outcome(step):
         return Halt("unrecorded", step)
     return Halt("unreplayable", step) if step.lost else Replay(step)
+
+
+def is_denied(state: RunState, step: str) -> bool:
+    """Whether a step was denied: it has no effect to be had again, whoever else may run."""
+    return step in state.steps and state.steps[step].status == DENIED
 
 
 def has_outcome(step: StepState) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steplog._kernel import events as ev
+from steplog._kernel.approval import may_suspend
 from steplog._kernel.control import ALLOW, Allow, Asked, Block, Decided, Deny, Later, Stop, Verdict
 from steplog._kernel.plain import body_of, plain
 from steplog._kernel.state import BLOCKED
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 # How often a branch that waits for a decision, or for its turn, looks whether it may go on.
 POLL_SECONDS: Final = 0.1
+
+log: Final = logging.getLogger("steplog")
 
 _UNWRITTEN: Final = (StoreError, LogFailed, LeaseLost)
 
@@ -86,6 +90,8 @@ class Control:
         self.gates: list[Gate] = []
         self.waits = waits
         self._recorder = recorder
+        # Steps of which it was said that their branch waits.
+        self._told: set[str] = set()
         self._lock = threading.RLock()
 
     def add(self, gate: Gate) -> None:
@@ -154,9 +160,13 @@ class Control:
             if verdict.expires is not None:
                 detail["expires"] = verdict.expires
             yield from self._write(ticket, ev.STEP_BLOCKED, detail)
-        if not (self.waits and may_wait):
-            step = self._recorder.journal.step(asked.id)
-            raise self._recorder.halt(messages.blocked(self._recorder.named, step, verdict.rule, verdict.reason))
+        interrupt = messages.blocked(self._recorder.named, asked.state.steps[asked.id], verdict.rule, verdict.reason)
+        if not may_wait or (not self.waits and may_suspend(asked.state)):
+            raise self._recorder.halt(interrupt)
+        if asked.id not in self._told:
+            self._told.add(asked.id)
+            why = "" if self.waits else "The run is not suspended while a step is under way that may not be repeated.\n"
+            log.warning("%s\n%sThis branch of it waits meanwhile.", interrupt, why)
         with waiting(ticket):
             yield Pause(POLL_SECONDS)
 

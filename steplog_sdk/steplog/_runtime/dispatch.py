@@ -16,7 +16,7 @@ from steplog._kernel.fold import FINISHED, StepState, behind
 from steplog._kernel.fork import origin_of
 from steplog._kernel.identity import step_id
 from steplog._kernel.occurrences import Caller, Given, Occurrences, OfOthers
-from steplog._kernel.replaying import decide_recorded, unplayed
+from steplog._kernel.replaying import decide_recorded, is_denied, unplayed
 from steplog._runtime.accounts import Digests, Doubt
 from steplog._runtime.context import Frame, branch_at, current_task
 from steplog._runtime.door import PROCESS
@@ -249,7 +249,7 @@ class Dispatch:
     def _decide(self, effect: Effect, on_drift: str) -> Decision:
         state = self._journal.state
         if not self.live:
-            live_tool = self.live_tools and effect.kind == "tool_call"
+            live_tool = self.live_tools and effect.kind == "tool_call" and not is_denied(state, effect.id)
             decision: Decision = FIRST if live_tool else self._decide_recorded(effect)
         else:
             decision = decide(state, self._seen, effect, owed=self._owed, left=self._left, on_drift=on_drift)

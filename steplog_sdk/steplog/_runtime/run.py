@@ -339,7 +339,8 @@ def run(
         RunStopped: the run stopped, waits or was cancelled (on leaving).
     """
     if PROCESS.replay is not None:
-        said = {"goal": goal, "workflow": workflow, "version": version, "on_drift": on_drift}
+        said: dict[str, Any] = {"goal": goal, "workflow": workflow, "version": version, "on_drift": on_drift}
+        said |= {"policy": policy, "on_block": on_block}
         instead: Run = PROCESS.replay.run(run_id, said)
         return instead
     installed = PROCESS.settings or settings.resolve()

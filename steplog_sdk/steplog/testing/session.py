@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from steplog._kernel import events as ev
 from steplog._kernel.fold import StepState
 from steplog._kernel.replaying import has_outcome, unplayed
-from steplog._runtime import egress, install, replay_setup, settings
+from steplog._runtime import egress, install, replay_setup, settings, steering
 from steplog._runtime.context import frame
 from steplog._runtime.door import PROCESS
 from steplog._runtime.recorder import Recorder
@@ -253,6 +253,7 @@ class Session:
             "also": installed.also,
             "http": installed.http,
             "redactor": redactor(installed.redact),
+            **steering.options(said.get("policy"), said.get("on_block"), installed.policy),
             "nth": None,
         }
 

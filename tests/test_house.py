@@ -26,6 +26,8 @@ FILE_LINES = 400
 FUNCTION_LINES = 80
 
 PUBLIC = [
+    "UndoFailed",
+    "undo",
     "Workflow",
     "workflow",
     "Budget",

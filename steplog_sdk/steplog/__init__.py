@@ -35,6 +35,7 @@ from steplog.errors import (
     StepRejected,
     StoreError,
     Suspended,
+    UndoFailed,
     Unrecorded,
     Unreplayable,
     WaitTimeout,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from steplog._runtime.post import signal
     from steplog._runtime.replay import Replay, replay
     from steplog._runtime.run import Run, current_run, run
+    from steplog._runtime.undo import undo
     from steplog._runtime.workflow import Workflow, workflow
 
 __version__ = "0.1.0"
@@ -89,6 +91,7 @@ __all__ = [
     "SteplogError",
     "StoreError",
     "Suspended",
+    "UndoFailed",
     "Unrecorded",
     "Unreplayable",
     "WaitTimeout",
@@ -109,6 +112,7 @@ __all__ = [
     "sleep_until",
     "sleep_until_async",
     "step",
+    "undo",
     "uninstall",
     "workflow",
 ]
@@ -140,6 +144,7 @@ _HOMES: Final = {
     "sleep_until": "steplog._runtime.pause",
     "sleep_until_async": "steplog._runtime.pause",
     "step": "steplog._runtime.api",
+    "undo": "steplog._runtime.undo",
     "uninstall": "steplog._runtime.install",
     "workflow": "steplog._runtime.workflow",
 }

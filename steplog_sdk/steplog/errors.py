@@ -232,6 +232,16 @@ class WaitTimeout(SteplogError, TimeoutError):
     signal: str = ""
 
 
+class UndoFailed(SteplogError):
+    """A step could not be undone: its `undo` function has raised, and that is the cause.
+
+    Attributes:
+        rest: ids of the steps that are not undone, this one first.
+    """
+
+    rest: tuple[str, ...] = ()
+
+
 class NotInRun(SteplogError, RuntimeError):
     """An effect would escape the log: it happens outside every run, or its worker has lost the run."""
 

@@ -37,6 +37,7 @@ def step(
     backoff: float = ...,
     retry_on: tuple[type[Exception], ...] = ...,
     ignore: Collection[str] = ...,
+    undo: Callable[..., Any] | None = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -49,6 +50,7 @@ def step(
     backoff: float = 0.5,
     retry_on: tuple[type[Exception], ...] = (Exception,),
     ignore: Collection[str] = (),
+    undo: Callable[..., Any] | None = None,
 ) -> Any:
     """Record a tool's calls, or a local value, as steps of the open run.
 
@@ -71,13 +73,15 @@ def step(
         backoff: seconds before the second attempt, doubled each time.
         retry_on: exceptions that are retried.
         ignore: names of parameters that are not part of what the call asks for, such as a client or a context object.
+        undo: takes a finished call back when `steplog.undo` undoes its run: called with the step's result, and by name
+            with those of the step's arguments that it takes. May be a step itself, with its own mode.
 
     Raises:
         InvalidArgument: the function or an option is not accepted.
         EncodeError: an argument cannot be recorded (when the step is called).
     """
     if len(args) == 2 and isinstance(args[0], str):
-        if mode not in (None, "safe") or name or verify or retries or ignore:
+        if mode not in (None, "safe") or name or verify or retries or ignore or undo:
             raise InvalidArgument(_VALUE_ONLY.format(args[0]))
         return _value(args[0], args[1])
 
@@ -93,6 +97,10 @@ def step(
             retry_on=retry_on,
             ignore=ignore,
         )
+        if undo is not None:
+            from steplog._runtime.undo import register  # few programs need it
+
+            register(tool, undo)
         return _decorate(tool)
 
     if len(args) > 1 or (args and isinstance(args[0], (str, type(None)))):
@@ -114,6 +122,7 @@ def _decorate(tool: Tool) -> Any:
         async def call_step_async(*args: Any, **kwargs: Any) -> Any:
             return await call_async(tool, args, kwargs)
 
+        call_step_async.__dict__["__steplog_step__"] = True
         return call_step_async
 
     PROCESS.has_plain_tools = PROCESS.has_plain_tools or tool.mode != "safe"
@@ -122,6 +131,7 @@ def _decorate(tool: Tool) -> Any:
     def call_step(*args: Any, **kwargs: Any) -> Any:
         return call_sync(tool, args, kwargs)
 
+    call_step.__dict__["__steplog_step__"] = True
     return call_step
 
 

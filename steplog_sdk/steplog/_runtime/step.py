@@ -150,6 +150,11 @@ class Tool:
 
         return changed_arguments(self.fn, args, kwargs, ticket.changes)
 
+    def value(self, value: Any, recorded: dict[str, Any]) -> Any:
+        """A decoded result as what the function returns, also where an operator gave it by hand. Raises Misfit."""
+        by_hand = recorded.get("how") == "done" and recorded.get("by") != "verify"
+        return self._by_hand(value) if by_hand else value
+
     def result(self, ticket: Ticket) -> Any:
         """The recorded result, or the recorded exception raised again."""
         return returned(ticket, self.classes, self._by_hand)

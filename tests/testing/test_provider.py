@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from steplog.errors import InvalidArgument
@@ -388,3 +389,17 @@ def test_events_get_the_names_of_their_types_where_they_are_asked_for():
 def test_an_event_without_a_type_cannot_be_named(events):
     with pytest.raises(InvalidArgument, match="named=True"):
         Reply.sse(events, named=True)
+
+
+def test_from_a_shell_it_prints_its_url_and_answers_by_a_function(tmp_path):
+    (tmp_path / "answers.py").write_text(
+        "from steplog.testing import Reply\n\ndef reply(hit): return Reply.json({'said': hit.json})\n"
+    )
+    command = [sys.executable, "-m", "steplog.testing.provider", "--handler", "answers:reply", "--lifetime", "60"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        assert httpx.post(f"{url}/v1/x", json={"a": 1}, trust_env=False).json() == {"said": {"a": 1}}
+    finally:
+        process.kill()
+        process.communicate()

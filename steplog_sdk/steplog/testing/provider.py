@@ -3,7 +3,7 @@
 The SDKs speak to it over real sockets, so nothing of them is replaced, and what a program sends is counted where it
 counts: at the receiver. It can also be run on its own, to outlive the process under test:
 
-    python -m steplog.testing.provider --port-file PORT --hits-file HITS cassettes/openai/runs/refund
+    python -m steplog.testing.provider --port 8080 --hits-file HITS cassettes/openai/runs/refund
 """
 
 from __future__ import annotations

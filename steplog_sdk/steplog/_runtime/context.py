@@ -87,11 +87,6 @@ class _Worker(threading.local):
 WORKER: Final = _Worker()
 
 
-def branch_of(place: Frame) -> str:
-    """The name of a branch that makes its first request at this place of its own, or "" in a sequence."""
-    return "" if place.owner == owner() else branch_at(place) or "task"
-
-
 def branch_at(place: Frame) -> str:
     """The name of the worker thread that is at a place, or ""."""
     worker = WORKER.frame

@@ -26,7 +26,7 @@ from steplog._kernel.identity import args_hash
 from steplog._runtime import entries, forked, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.cancelling import Unwinding
-from steplog._runtime.context import Frame, Owner, advance, branch_of
+from steplog._runtime.context import Frame, Owner, advance, branch_at
 from steplog._runtime.dispatch import Dispatch
 from steplog._runtime.drive import Steps
 from steplog._runtime.group import Entry
@@ -129,7 +129,8 @@ class Recorder:
             EncodeError: the arguments cannot be recorded.
         """
         self.turns.used()
-        branch = "" if place.owner == who else branch_of(place)
+        # The first request of a branch, or one in a sequence.
+        branch = "" if place.owner == who else branch_at(place) or "task"
         hashed = call.hashed or args_hash(call.args)
         submitted = self.dispatch.submit(call, place, hashed, branch, may_wait=may_wait)
         turn = None

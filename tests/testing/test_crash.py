@@ -127,6 +127,18 @@ def test_a_step_in_doubt_is_settled_with_the_value_that_it_gave_in_the_baseline(
     assert crashing.world() == ["pack a", "send a of 9000 bytes"]
 
 
+@pytest.mark.parametrize(
+    "moment, killed", [("after-outcome", 3), pytest.param("", 15, marks=pytest.mark.nightly)], ids=["one", "all"]
+)
+def test_workers_are_killed_at_their_own_steps_though_these_are_equal(moment, killed, shop):
+    report = kill("workers", shop, only=[f"send:{moment}".rstrip(":")], ledger=crashing.world)
+
+    assert {case.point.run for case in report.cases} == {"main", "forked", "spawned"}
+    assert len({case.point.step for case in report.cases}) == 1
+    assert tool(report, "send").killed == killed
+    assert (report.found("doubled"), report.found("lost")) == ([], [])
+
+
 def test_what_a_killed_process_has_started_is_killed_with_it(shop, tmp_path):
     kill("parent", shop, only=["s_"], limit=2)
 

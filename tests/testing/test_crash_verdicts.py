@@ -15,10 +15,14 @@ POINT = Point(3, "before-outcome", "s_pay", "tool_call", "pay", "unsafe", 1, 1)
 NOTHING = dict.fromkeys(("doubled", "lost", "stuck", "undecided"), 0)
 
 
+def note(what, step="s_pay", run="r", **facts):
+    return {"what": what, "run": run, "step": step, **facts}
+
+
 def records(mode="unsafe", *, begun=1, ended=1, status="done", end=None, run="completed", notes=()):
     step = StepState("s_pay", "tool_call", "pay", "", None, mode, status, 1, {}, 1, "", end=end or {"outcome": status})
     state = RunState(run_id="r", status=run, steps={step.id: step})
-    happened = [{"what": "begun", "step": "s_pay"}] * begun + [{"what": "ended", "step": "s_pay"}] * ended
+    happened = [note("begun")] * begun + [note("ended")] * ended
     return Records({"r": state}, [*happened, *notes])
 
 
@@ -37,8 +41,21 @@ def test_an_effect_that_returned_twice_is_doubled_where_its_mode_does_not_allow_
     assert judge(POINT, BASELINE, case).repeated == {"pay": 1}
 
 
+def test_equal_steps_of_two_runs_are_two():
+    one = records()
+    both = Records(
+        {"r": one.runs["r"], "q": RunState(run_id="q", status="completed", steps=dict(one.runs["r"].steps))},
+        [*one.notes, note("begun", run="q"), note("ended", run="q")],
+    )
+
+    assert judge(POINT, both, both).findings == ()
+    assert judge(POINT, both, both).repeated == {}
+    found = judge(POINT, both, one).findings
+    assert {(finding.what, finding.tool) for finding in found} == {("lost", "pay")}
+
+
 def test_an_attempt_that_raised_and_was_retried_is_not_doubled():
-    raised = {"what": "ended", "step": "s_pay", "failed": True}
+    raised = note("ended", failed=True)
 
     assert findings(records(begun=2, ended=1, notes=[raised])) == set()
 
@@ -46,7 +63,7 @@ def test_an_attempt_that_raised_and_was_retried_is_not_doubled():
 def test_a_step_that_is_finished_without_its_effect_is_lost_unless_somebody_has_vouched_for_it():
     assert findings(records(begun=1, ended=0)) == {("lost", "pay")}
     assert findings(records(begun=1, ended=0, end={"how": "done"})) == set()
-    assert findings(records(begun=1, ended=0), undecided=["s_pay"]) == {("undecided", "pay")}
+    assert findings(records(begun=1, ended=0), undecided=[("r", "s_pay")]) == {("undecided", "pay")}
 
 
 def test_a_program_that_ends_without_a_step_of_the_baseline_has_lost_it():
@@ -98,10 +115,10 @@ def test_the_mode_that_a_tool_should_declare(mode, count, options, declare):
 def test_a_tool_acts_when_the_ledger_changed_while_nothing_else_was_under_way():
     acted = [
         {"what": "tool", "name": "pay", "mode": "unsafe", "key": False, "file": "/agent.py", "line": 7},
-        {"what": "begun", "step": "s_pay"},
-        {"what": "ended", "step": "s_pay", "acts": True},
+        note("begun"),
+        note("ended", acts=True),
     ]
-    crowded = [{"what": "begun", "step": "s_other"}, *acted, {"what": "ended", "step": "s_other", "acts": True}]
+    crowded = [note("begun", "s_other"), *acted, note("ended", "s_other", acts=True)]
 
     def row(notes):
         (found,) = tools_of(records(begun=0, ended=0, notes=notes), [], ledger=True)

@@ -69,7 +69,7 @@ class Kit:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.point: dict[str, Any] | None = plan.get("point")
-        self._known: Collection[str] = frozenset(plan.get("known", ()))
+        self._known: Collection[tuple[str, str]] = frozenset((run, step) for run, step in plan.get("known", ()))
         self._values: dict[str, Any] = plan.get("values", {})
         self._notes = os.open(plan["notes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._lock = threading.Lock()
@@ -94,12 +94,12 @@ class Kit:
 
     # moments ---------------------------------------------------------------------------------------------------------
 
-    def moment(self, phase: str, step: str, target: str = "") -> None:
+    def moment(self, phase: str, run: str, step: str, target: str = "") -> None:
         """Die here, if this is where."""
-        if self.point is not None and phase == self.point["phase"] and self._is_it(step, target):
+        if self.point is not None and phase == self.point["phase"] and self._is_it(run, step, target):
             self.die(step)
 
-    def _is_it(self, step: str, target: str) -> bool:
+    def _is_it(self, run: str, step: str, target: str) -> bool:
         """Whether the step is the one that the plan means.
 
         Where a program asks for something else each time it is started, its steps have other ids than in the baseline,
@@ -107,19 +107,25 @@ class Kit:
         """
         point = self.point
         assert point is not None
-        if step != point["step"] and (step in self._known or (target or self._targets.get(step)) != point["target"]):
+        exact = (run, step) == (point["run"], point["step"])
+        if not exact and (
+            point["kind"] == "run"
+            or (run, step) in self._known
+            or (target or self._targets.get(step)) != point["target"]
+        ):
             return False
         with self._lock:
-            key = step if step == point["step"] else ""
+            key = step if exact else ""
             self._met[key] += 1
             return bool(self._met[key] == (point["nth"] if key else point["ordinal"]))
 
-    def is_inside(self, step: str, target: str) -> dict[str, Any] | None:
+    def is_inside(self, run: str, step: str, target: str) -> dict[str, Any] | None:
         """How far into this effect the process is to die, or None."""
         point = self.point
-        return (
-            point["inside"] if point is not None and point["phase"] == "inside" and self._is_it(step, target) else None
-        )
+        if point is None or point["phase"] != "inside" or not self._is_it(run, step, target):
+            return None
+        extent: dict[str, Any] | None = point["inside"]
+        return extent
 
     def die(self, step: str) -> None:
         """SIGKILL, for this process and all that it has started: no handler runs, no buffer is flushed."""
@@ -134,12 +140,12 @@ class Kit:
         append, make, kit = FileWriter.append, FileStore.__init__, self
 
         def watched(writer: FileWriter, lines: Sequence[bytes], first_seq: int, *, sync: bool) -> None:
-            events = [orjson.loads(line) for line in lines]
+            events, run = [orjson.loads(line) for line in lines], writer._log.run_id  # noqa: SLF001  # it has no name of its own
             for event in events:
-                kit._pass(event, _BEFORE)
+                kit._pass(run, event, _BEFORE)
             append(writer, lines, first_seq, sync=sync)
             for event in events:
-                kit._pass(event, _AFTER)
+                kit._pass(run, event, _AFTER)
 
         def at_home(store: FileStore, home: Any, **options: Any) -> None:  # noqa: ARG001  # wherever the program says
             make(store, kit.plan["home"], **options)
@@ -147,12 +153,12 @@ class Kit:
         _replace(FileWriter, "append", watched)
         _replace(FileStore, "__init__", at_home)
 
-    def _pass(self, event: dict[str, Any], phases: dict[str, str]) -> None:
+    def _pass(self, run: str, event: dict[str, Any], phases: dict[str, str]) -> None:
         kind, step = event["type"], event.get("step") or event["type"]
         if kind == ev.STEP_STARTED:
             self._targets[step] = event["data"]["target"]
         if kind in phases:
-            self.moment(phases[kind], step, self._targets.get(step, kind))
+            self.moment(phases[kind], run, step, self._targets.get(step, kind))
 
     # tools -----------------------------------------------------------------------------------------------------------
 
@@ -173,7 +179,7 @@ class Kit:
             def __enter__(self) -> None:
                 super().__enter__()
                 recorder, step = self._frame[:2]
-                kit.moment("after-intent", step)
+                kit.moment("after-intent", recorder.journal.run_id, step)
                 kit.begun(step, recorder.journal.run_id)
 
             def __exit__(self, *raised: object) -> None:
@@ -214,8 +220,9 @@ class Kit:
                 return fn(*args, **named)
             body = self._enter(tool, place, fn)
             try:
-                if tool.kind == "local" and place.scope in self._values:
-                    return decode(self._values[place.scope])
+                value = f"{body.run} {body.step}"
+                if tool.kind == "local" and value in self._values:
+                    return decode(self._values[value])
                 with body.traced():
                     return fn(*args, **self._named(tool, named))
             finally:
@@ -225,8 +232,10 @@ class Kit:
 
     def _enter(self, tool: Tool, place: context.Frame, fn: Callable[..., Any]) -> Body:
         step, run = place.scope, place.recorder.journal.run_id
-        self.moment("after-intent", step, tool.name)
-        body = Body(step, run, fn, self.is_inside(step, tool.name), self.die, measured=bool(self.plan.get("baseline")))
+        self.moment("after-intent", run, step, tool.name)
+        body = Body(
+            step, run, fn, self.is_inside(run, step, tool.name), self.die, measured=bool(self.plan.get("baseline"))
+        )
         if tool.kind == "tool_call":
             body.world = self._look()
         self.begun(step, run, tool=tool.name)

@@ -34,6 +34,7 @@ class Point(NamedTuple):
         nth: which attempt, or which event of that type.
         ordinal: number of the step among all that ask for the same, from 1.
         inside: how far into its effect the middle of that is, or None.
+        run: the run; two of them may have equal steps.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Point(NamedTuple):
     nth: int
     ordinal: int
     inside: dict[str, Any] | None = None
+    run: str = ""
 
     @property
     def name(self) -> str:
@@ -71,6 +73,10 @@ class Point(NamedTuple):
         return f"{self.target} {self.phase}" if self.kind != "run" else f"{self.step} {self.phase}"
 
 
+Key = tuple[str, str]
+"""A step, by its run and its id."""
+
+
 class Records(NamedTuple):
     """What a case has left behind.
 
@@ -85,17 +91,18 @@ class Records(NamedTuple):
     streams: frozenset[str] = frozenset()
 
     @property
-    def steps(self) -> dict[str, StepState]:
+    def steps(self) -> dict[Key, StepState]:
         """Every step of every run."""
-        return {step.id: step for run in self.runs.values() for step in run.steps.values()}
+        return {(name, step.id): step for name, run in self.runs.items() for step in run.steps.values()}
 
-    def counts(self, what: str) -> Counter[str]:
+    def counts(self, what: str) -> Counter[Key]:
         """How often each step's effect has begun, or has ended."""
-        return Counter(note["step"] for note in self.notes if note["what"] == what)
+        return Counter((note["run"], note["step"]) for note in self.notes if note["what"] == what)
 
-    def successes(self) -> Counter[str]:
+    def successes(self) -> Counter[Key]:
         """How often each step's effect has returned. One that raised may be retried; that is its author's decision."""
-        return Counter(note["step"] for note in self.notes if note["what"] == "ended" and not note.get("failed"))
+        ended = (note for note in self.notes if note["what"] == "ended" and not note.get("failed"))
+        return Counter((note["run"], note["step"]) for note in ended)
 
     def tools(self) -> dict[str, dict[str, Any]]:
         """What is known of each tool, by name."""
@@ -129,10 +136,10 @@ def _is_stream(answer: dict[str, Any]) -> bool:
 def points_of(folder: Path, baseline: Records) -> list[Point]:
     """Every moment of the baseline, steps in the order in which they began."""
     store, found, ordinals = store_of(folder), [], _ordinals(baseline)
-    inside: dict[str, list[Any]] = defaultdict(list)
+    inside: dict[Key, list[Any]] = defaultdict(list)
     for note in baseline.notes:
         if note["what"] == "ended":
-            inside[note["step"]].append(note.get("inside"))
+            inside[note["run"], note["step"]].append(note.get("inside"))
     begun = baseline.counts("begun")
     for run_id, run in baseline.runs.items():
         seen: Counter[str] = Counter()
@@ -140,13 +147,14 @@ def points_of(folder: Path, baseline: Records) -> list[Point]:
             if event.type in _OF_RUNS:
                 seen[event.type] += 1
                 place = event.type, "run", event.type, "", seen[event.type], 1
-                found += [Point(0, phase, *place) for phase in _OF_RUNS[event.type]]
+                found += [Point(0, phase, *place, run=run_id) for phase in _OF_RUNS[event.type]]
             elif event.type == ev.STEP_STARTED and event.step is not None:
                 step, nth = run.steps[event.step], event.data.get("attempt", 1)
-                extents = inside[step.id]
+                key = run_id, step.id
+                extents = inside[key]
                 extent = extents[nth - 1] if nth <= len(extents) else None
-                phases = _phases(step, extent, baseline, executed=begun[step.id] >= nth)
-                found += [_point(phase, step, nth, ordinals[step.id], extent) for phase in phases]
+                phases = _phases(step, extent, baseline, executed=begun[key] >= nth)
+                found += [_point(phase, step, nth, ordinals[key], extent)._replace(run=run_id) for phase in phases]
     return [point._replace(number=number) for number, point in enumerate(found, 1)]
 
 
@@ -167,12 +175,12 @@ def _point(phase: str, step: StepState, nth: int, ordinal: int, extent: Any) -> 
     return Point(0, phase, step.id, step.kind, step.target, step.mode, nth, ordinal, inside)
 
 
-def _ordinals(records: Records) -> dict[str, int]:
+def _ordinals(records: Records) -> dict[Key, int]:
     counted: Counter[str] = Counter()
     ordinals = {}
-    for step in records.steps.values():
+    for key, step in records.steps.items():
         counted[step.target] += 1
-        ordinals[step.id] = counted[step.target]
+        ordinals[key] = counted[step.target]
     return ordinals
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from steplog._kernel.state import FAILED, FINISHED, RunState
-from steplog.testing._crash_points import Point, Records
+from steplog.testing._crash_points import Key, Point, Records
 
 OUTSIDE: Final = "(outside every step)"
 # Ends that a run may come to; any other one is a run that did not get there.
@@ -71,7 +71,7 @@ def judge(
     baseline: Records,
     case: Records,
     *,
-    undecided: Iterable[str] = (),
+    undecided: Iterable[Key] = (),
     stuck: str = "",
     world: World | None = None,
     processes: int = 2,
@@ -135,10 +135,10 @@ def _missing(baseline: Records, case: Records, doubtful: set[str]) -> list[Findi
             what = f"{have[target]} of {count} steps were finished by a program that says it has ended"
             findings.append(Finding("lost", target, what))
     ended, unseen = case.counts("ended"), baseline.counts("ended")
-    for step in case.steps.values():
+    for key, step in case.steps.items():
         # What somebody has said of a step (a person, its `verify` function) stands for its effect.
-        watched = step.kind == "tool_call" and unseen[step.id] and "how" not in (step.finished or {})
-        if watched and step.status in FINISHED and not ended[step.id] and step.target not in doubtful:
+        watched = step.kind == "tool_call" and unseen[key] and "how" not in (step.finished or {})
+        if watched and step.status in FINISHED and not ended[key] and step.target not in doubtful:
             findings.append(Finding("lost", step.target, "recorded as finished, and its effect never ran to its end"))
     for run_id, run in baseline.runs.items():
         found = case.runs.get(run_id)
@@ -183,10 +183,10 @@ def _blamed(point: Point, doubtful: set[str], world: World) -> str:
     return next(iter(doubtful), OUTSIDE)
 
 
-def settlement(step: Any, baseline: Records, case: Records) -> dict[str, Any]:
+def settlement(run: str, step: Any, baseline: Records, case: Records) -> dict[str, Any]:
     """What an operator would say of a step in doubt who has seen whether it was executed."""
-    same = baseline.steps.get(step.id)
-    if not case.counts("begun")[step.id] or same is None:
+    same = baseline.steps.get((run, step.id))
+    if not case.counts("begun")[run, step.id] or same is None:
         return {"how": "retry"}
     finished = same.finished or {}
     if same.status == FAILED:

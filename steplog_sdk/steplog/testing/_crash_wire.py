@@ -156,9 +156,9 @@ class _Transport:
     def _begin(self, request: Any) -> dict[str, Any] | None:
         ticket, kit = self._ticket, self._kit
         self._asked = f"{ticket.call.target} {request.method} {request.url.path}"
-        kit.moment("after-intent", ticket.step, ticket.call.target)
+        kit.moment("after-intent", ticket.run_id, ticket.step, ticket.call.target)
         kit.begun(ticket.step, ticket.run_id)
-        if kit.is_inside(ticket.step, ticket.call.target) is not None:
+        if kit.is_inside(ticket.run_id, ticket.step, ticket.call.target) is not None:
             kit.die(ticket.step)
         if not self._answers.serving or ticket.call.kind != "llm_call":
             return None
@@ -216,7 +216,7 @@ class _Chunks:
             time.sleep(0.01)
         if ticket.noted is not None:
             ticket.noted.catch_up()
-        kit.moment("piece", ticket.step, ticket.call.target)
+        kit.moment("piece", ticket.run_id, ticket.step, ticket.call.target)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -27,7 +27,7 @@ from steplog._runtime.resolve import resolve
 from steplog.errors import BodyMissing, DecodeError, InvalidArgument, SteplogError
 from steplog.testing._crash_body import entered
 from steplog.testing._crash_hooks import UNWRAPPED
-from steplog.testing._crash_points import Point, Records, chosen, points_of, read, store_of
+from steplog.testing._crash_points import Key, Point, Records, chosen, points_of, read, store_of
 from steplog.testing._crash_process import Ended, Program, Rig, program_of, reference
 from steplog.testing._crash_report import CrashReport, ToolReport, tools_of
 from steplog.testing._crash_verdict import Case, Finding, World, judge, settlement, unfinished, waiting
@@ -217,7 +217,7 @@ class _Matrix:
         self._start("killed", folder, point=point._asdict(), **plan)
         if not any(note["what"] == "killed" for note in read(folder).notes):
             return Case(point, (), {}, 1, reached=False)
-        undecided: list[str] = []
+        undecided: list[Key] = []
         stuck, processes = "", 1
         for _ in range(len(self.baseline.steps) + 3):
             ended = self._start("resumed", folder, **plan)
@@ -227,7 +227,7 @@ class _Matrix:
             if not doubts:
                 stuck = "it took too long and was ended" if ended.late else unfinished(self.baseline, records)
                 break
-            undecided += [step for _, step in doubts]
+            undecided += doubts
             for run_id, step in doubts:
                 self._settle(folder, records, run_id, step)
         world = None if self._ledger is None else World(self._gained, self._look() - before)
@@ -247,14 +247,14 @@ class _Matrix:
     def _values(self) -> dict[str, Any]:
         """Local values of the baseline, so that what is asked of a model is the same again."""
         found = {}
-        for step in self.baseline.steps.values():
+        for (run, _), step in self.baseline.steps.items():
             outcome = step.finished or {}
             if step.kind == "local" and step.status == "done" and "result" in outcome:
-                found[step.id] = outcome["result"]
+                found[f"{run} {step.id}"] = outcome["result"]
         return {step: value for step, value in found.items() if not _elsewhere(value)}
 
     def _settle(self, folder: Path, records: Records, run_id: str, step: str) -> None:
-        word = settlement(records.runs[run_id].steps[step], self.baseline, records)
+        word = settlement(run_id, records.runs[run_id].steps[step], self.baseline, records)
         if word["how"] == "done":
             word = self._told(word["result"])
         resolve(store_of(folder), run_id, step, by="crash-test", **word)

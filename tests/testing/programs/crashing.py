@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -130,6 +131,21 @@ def parent() -> None:
         code = "import os, time; time.sleep(1); open(os.environ['WORLD'], 'a').write('orphan\\n')"
         subprocess.Popen([sys.executable, "-S", "-c", code])
         send("a")
+
+
+def job(name: str) -> None:
+    with steplog.run(name):
+        send("the same")
+
+
+def workers() -> None:
+    """Processes with runs of their own, which do equal things."""
+    job("main")
+    for context, name in (("fork", "forked"), ("spawn", "spawned")):
+        worker = multiprocessing.get_context(context).Process(target=job, args=[name])
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
 
 
 def hashes() -> None:

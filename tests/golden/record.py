@@ -2,6 +2,8 @@
 
 A folder holds `program.py` as it was, `home/` (logs and bodies), `said.json` (what the program learnt in each run) and
 `state.json` (what each log folds to). With a name that ends in `-encrypted` the bodies are encrypted.
+
+A golden log names no machine: its folders, host and boot id are made up, wherever it is recorded.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import steplog
 from steplog._kernel.fold import fold
+from steplog._runtime import origin, settings
+from steplog.stores import files, lock
 from steplog.stores.files import FileStore
 from steplog.testing import LocalProvider, Reply
 from steplog.testing.provider import Hit
@@ -30,6 +35,10 @@ KEY = base64.b64encode(bytes(range(32))).decode()
 """Of every encrypted golden log; it guards nothing."""
 
 
+PLACE = "/srv/agents"
+"""Where every golden log says that it was recorded."""
+
+
 def load(file: Path) -> ModuleType:
     """A golden program under the one name that its logs know its classes by."""
     spec = spec_from_file_location("golden_program", file)
@@ -38,6 +47,24 @@ def load(file: Path) -> ModuleType:
     module = sys.modules["golden_program"] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def nowhere() -> Iterator[None]:
+    """Record as on a machine of no name, in `PLACE`."""
+    entry, save = origin.entry, files._save
+
+    def moved(tree: Any) -> Any:
+        return json.loads(json.dumps(tree).replace(str(GOLDEN.parents[1]), PLACE))
+
+    with (
+        mock.patch.object(origin, "entry", side_effect=lambda: moved(entry())),
+        mock.patch.object(files, "_save", side_effect=lambda *given: moved(save(*given))),
+        mock.patch.object(settings, "home_option", return_value=""),
+        mock.patch.object(lock, "boot_id", return_value="00000000-0000-4000-8000-000000000000"),
+        mock.patch.object(lock.socket, "gethostname", return_value="vm"),
+    ):
+        yield
 
 
 @contextmanager
@@ -89,7 +116,7 @@ def write(name: str) -> None:
         sys.exit(f"tests/golden/{name} exists; a golden log is never written again. Choose another name.")
     shutil.copy(GOLDEN / "program.py", _made(folder) / "program.py")
     program = load(folder / "program.py")
-    with keyed(name), LocalProvider(handler=answer, event_delay=0.1) as provider:
+    with nowhere(), keyed(name), LocalProvider(handler=answer, event_delay=0.1) as provider:
         said = program.record(folder / "home", provider.url, crash)
         steplog.uninstall()
     for file in (folder / "home").rglob("*.lock"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,38 @@ def test_the_newest_golden_log_is_of_the_formats_of_today(tmp_path):
     assert FORMAT in formats
     assert today == max(bodies)
     assert bodies == set(range(1, today + 1))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_golden_log_names_no_machine(name):
+    logs = b"".join(file.read_bytes() for file in (GOLDEN / name).rglob("events.jsonl"))
+    folders = re.findall(rb'"(?:script|cwd|saved_as)":"(/[^"]*)"|--home (/\S*)', logs)
+
+    named = {folder for pair in folders for folder in pair} - {b"", b"/"}
+    assert [folder for folder in named if not folder.startswith(b"/srv/ag")] == []
+
+
+def test_a_new_golden_log_is_recorded_as_if_elsewhere(tmp_path):
+    from steplog.stores import lock
+    from tests.golden.record import nowhere
+
+    @steplog.step
+    def dies():
+        raise KeyboardInterrupt
+
+    with nowhere():
+        steplog.install(home=tmp_path / "home", interceptors=[])
+        with pytest.raises(KeyboardInterrupt), steplog.run("r"):
+            dies()
+        with pytest.raises(steplog.RunStopped), steplog.run("r"):
+            dies()
+        steplog.uninstall()
+        holder = lock.this_process()
+    log = (tmp_path / "home/runs/r/events.jsonl").read_text()
+
+    assert str(ROOT) not in log
+    assert "--home" not in log
+    assert (holder.host, holder.boot_id) == ("vm", "00000000-0000-4000-8000-000000000000")
 
 
 def test_every_folder_has_a_program_that_replays_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -280,6 +281,27 @@ def test_the_log_folds_to_what_the_process_knew_from_any_place_in_it(home):
     assert used(whole).steps == knew.steps == 8
     for cut in range(len(events)):
         assert fold(events[cut:], fold(events[:cut])).controls == whole.controls
+
+
+def test_wherever_the_log_was_cut_off_a_resumed_run_has_no_more_and_stops_at_the_same_limit(home, state_of):
+    def body(run):
+        for number in range(9):
+            run.progress(number)
+            ask(number)
+            work(number)
+
+    budget = steplog.Budget(max_tool_calls=2, max_stalls=9)
+    stopped("r", body, budget=budget)
+    log = home / "runs" / "r" / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    kinds = {json.loads(line)["type"] for line in lines}
+    assert kinds >= {"run.budgeted", "run.progressed"}
+    for cut in range(2, len(lines)):
+        torn = lines[cut][: len(lines[cut]) // 2] if cut % 2 else b""
+        log.write_bytes(b"".join(lines[:cut]) + torn)
+        stop = stopped("r", body, budget=budget)
+        assert (stop.limit, stop.used) == ("max_tool_calls", 2), cut
+        assert used(state_of("r")).tool_calls == 2
 
 
 def test_a_killed_process_leaves_what_it_had_set_aside_as_used(home):

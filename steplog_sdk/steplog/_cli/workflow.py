@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import sys
@@ -42,6 +41,8 @@ def main(module: str, name: str) -> int:
     try:
         result = _found(module, name, run_id).resume(run_id)
         if inspect.isawaitable(result):
+            import asyncio  # a plain function does not pay for it
+
             asyncio.run(_awaited(result))
     except RunStopped as stopped:
         print(f"steplog: {printable(str(stopped))}", file=sys.stderr)

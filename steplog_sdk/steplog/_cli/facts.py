@@ -6,16 +6,20 @@ The text and the JSON of a command are two forms of these, so they cannot disagr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from steplog._cli.waits import waiting_facts
 from steplog._kernel.fold import DENIED, DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
+from steplog._kernel.inbox import Message
 
 IN_DOUBT: Final = "in doubt"
 INTERRUPTED: Final = "interrupted"
 GIVEN_UP: Final = "given up"
 LOST: Final = "not returnable"
+WAITING: Final = "waiting"
+CANCELLED: Final = "cancelled"
 TO_REPEAT: Final = "to repeat"
 TO_TAKE_UP: Final = "to take up"
 
@@ -25,12 +29,13 @@ REFUSED: Final = 400
 """The first status of HTTP that is an error."""
 
 
-def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
+def run_facts(state: RunState, holder: dict[str, Any] | None, messages: Sequence[Message] = ()) -> dict[str, Any]:
     """The facts of a run.
 
     Args:
         state: the folded log.
         holder: who holds the run now, or None where nobody does.
+        messages: its whole inbox.
     """
     live = holder is not None
     status = INTERRUPTED if state.status == RUNNING and not live else state.status
@@ -61,6 +66,7 @@ def run_facts(state: RunState, holder: dict[str, Any] | None) -> dict[str, Any]:
         "error": ended.get("error"),
         "message": ended.get("message"),
         "holder": holder,
+        **waiting_facts(state, messages),
     }
 
 
@@ -151,7 +157,7 @@ def parse_time(text: str) -> datetime | None:
 
 def step_counts(state: RunState, *, live: bool) -> dict[str, int]:
     """How many steps there are, and how many of each status."""
-    counts = Counter(step_status(step, live=live) for step in state.steps.values())
+    counts = Counter(status_in(state, step, live=live) for step in state.steps.values())
     return {"total": len(state.steps), "done": counts.pop(DONE, 0), **dict(sorted(counts.items()))}
 
 
@@ -181,6 +187,17 @@ def step_status(step: StepState, *, live: bool) -> str:
     if step.status in FINISHED and step.lost and step.mode != "safe":
         return LOST
     return step.status
+
+
+def status_in(state: RunState, step: StepState, *, live: bool) -> str:
+    """The same where its run says more: it is a wait, or was cancelled."""
+    controls = state.controls
+    if controls is not None and step.status not in FINISHED and step.given_up is None:
+        if controls.cancel is not None and step.id in controls.cancel["delivered"]:
+            return CANCELLED
+        if step.id in controls.waits and not state.completed_once:
+            return WAITING
+    return step_status(step, live=live)
 
 
 def step_facts(step: StepState, *, live: bool) -> dict[str, Any]:

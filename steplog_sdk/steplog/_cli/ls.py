@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from steplog._cli import facts
+from steplog._cli import facts, waits
 from steplog._cli.lookup import Found, holder_of, open_run, store_at
 from steplog._cli.options import common
 from steplog._cli.output import columns, console, emit_json, fits, one_line, printable
+from steplog._kernel.fold import CLOSED_OUTCOMES
+from steplog._runtime.post import messages
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ def ls(limit: int, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click p
 
 def _facts(found: Found) -> dict[str, Any]:
     try:
-        return facts.run_facts(open_run(found).state, holder_of(found))
+        return facts.run_facts(open_run(found).state, holder_of(found), messages(found.store, found.run_id))
     except SteplogError as error:
         # One damaged log must not hide the others, least of all from the person who looks for it.
         return {"run": found.run_id, "status": "unreadable", "reason": type(error).__name__, "message": str(error)}
@@ -71,8 +74,8 @@ def _print(rows: list[dict[str, Any]], total: int) -> None:
         target.print(heading)
         for row, line in zip(rows, runs, strict=True):
             target.print(line)
-            if row.get("message"):
-                target.print(Text(f"    why: {one_line(row['message'], _WHY)}", style="dim"))
+            for name, text in why(row):
+                target.print(Text(f"    {name}: {one_line(text, _WHY)}", style="dim"))
     else:
         for row in rows:
             _print_stacked(row)
@@ -104,8 +107,16 @@ def _print_stacked(row: dict[str, Any]) -> None:
     for heading, cell in zip(HEADINGS[1:], rest, strict=True):
         if cell.plain:
             target.print(Text.assemble((f"  {heading.lower():<8}", "dim"), cell))
-    if row.get("message"):
-        target.print(Text.assemble((f"  {'why':<8}", "dim"), one_line(row["message"], _WHY)))
+    for name, text in why(row):
+        target.print(Text.assemble((f"  {name:<8}", "dim"), one_line(text, _WHY)))
+
+
+def why(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Why a run is as it is, and what it waits for."""
+    if row.get("message") and not row.get("waits"):
+        yield "why", row["message"]
+    if row["status"] not in CLOSED_OUTCOMES:
+        yield from waits.lines(row)
 
 
 def status_words(row: dict[str, Any]) -> str:

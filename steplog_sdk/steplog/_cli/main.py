@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from steplog._cli.approve import approve, reject
+from steplog._cli.cancel import cancel
 from steplog._cli.check import check
 from steplog._cli.crash_test import crash_test
 from steplog._cli.diff import diff
@@ -30,6 +31,7 @@ from steplog._cli.resume import resume
 from steplog._cli.run import run
 from steplog._cli.show import show
 from steplog._cli.undo import undo
+from steplog._cli.signal import signal
 from steplog._cli.verify import verify
 from steplog._cli.why import why
 from steplog.errors import Interrupt, InvalidArgument, SteplogError
@@ -125,6 +127,8 @@ _VERBS = (
     approve,
     reject,
     policy,
+    signal,
+    cancel,
     verify,
     repair,
     du,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from steplog._cli import facts
+from steplog._cli import facts, waits
 from steplog._cli.ls import STATUS_STYLE, status_words, steps, when
 from steplog._cli.output import columns, console, fits, one_line, printable
 
@@ -23,6 +23,8 @@ GLYPHS: Final = {
     "skipped": ("-", "-", "dim"),
     "denied": ("⊘", "x", "red"),
     "blocked": ("‖", "=", "bold yellow"),
+    facts.WAITING: ("…", ".", "cyan"),
+    facts.CANCELLED: ("⊘", "-", "dim"),
     facts.TO_REPEAT: ("↻", "~", "yellow"),
     facts.IN_DOUBT: ("?", "?", "bold yellow"),
     facts.GIVEN_UP: ("⊘", "-", "dim"),
@@ -92,6 +94,7 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
         yield "weakened", f"{lowered}{weakness.get('why')}"
     yield "held by", _holder(run["holder"])
+    yield from waits.lines(run)
     yield "error", _error(run["error"])
 
 

@@ -32,18 +32,23 @@ Examples:
   steplog resume last
   steplog resume refund-1001
   steplog resume refund-1001 --budget max_tokens=80000
+  steplog resume --due
 """
 
 
 @click.command(short_help="Start a run's program again, where it stopped.", epilog=EXAMPLES)
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", required=False)
+@click.option("--due", is_flag=True, help="Every run whose signal, time or decision has come, or that was cancelled.")
+@click.option("--all", "everything", is_flag=True, help="Also every run that was interrupted.")
 @on_drift
 @recorded_beside
 @policy
 @budget
 @common
 def resume(
-    run: str,
+    run: str | None,
+    due: bool,  # noqa: FBT001 - click's own form
+    everything: bool,  # noqa: FBT001 - click's own form
     on_drift: str | None,
     budget: str,
     home: Path,
@@ -54,10 +59,22 @@ def resume(
 ) -> int:
     """Start RUN's program again: finished steps are returned from the log, the rest is done.
 
+    With --due or --all, the programs of all runs that can go on by themselves, one after the other; neither starts what
+    has failed or needs a person. It is made for cron: two at once do not start the same run. Exit code: 0, also where
+    there was nothing to do, 1 where a program failed or could not be started, 75 where one needs a person now.
+
     The program runs with the arguments and in the directory that were recorded, and what was recorded beside model
     calls (--also, --http) is recorded again, with what is named here. A limit that is set with --budget counts from now
     on in place of the program's own, and is recorded. Exit codes are those of `steplog run`.
     """
+    if due or everything:
+        if run is not None or on_drift or also or http or policy or budget:
+            raise click.UsageError("--due and --all take no RUN, and no option that is about one run.")
+        from steplog._cli.due import take_up
+
+        return take_up(home, chosen_home(home), interrupted=everything, as_json=as_json)
+    if run is None:
+        raise click.UsageError("Name a RUN, or say --due or --all.")
     if budget:
         os.environ[BUDGET] = budget
     found = find_run(run, home)

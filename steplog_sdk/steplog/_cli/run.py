@@ -54,6 +54,11 @@ Examples:
 @policy
 @on_drift
 @budget
+@click.option(
+    "--on-wait",
+    type=click.Choice(["block", "suspend"]),
+    help="While the run waits for a signal or a time: keep the process, or stop the run.  [default: block]",
+)
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @common
 @click.argument("script")
@@ -61,8 +66,8 @@ Examples:
 def run(script: str, args: tuple[str, ...], is_module: bool, **options: Any) -> int:  # noqa: FBT001
     """Run SCRIPT and record its model and tool calls, without changing it.
 
-    Exit code: 0 done, 1 failed, 75 when the run needs a decision, 130 after Ctrl-C; a script's own sys.exit(n) is kept.
-    When a run does not end well, the last line on stderr is the command that goes on.
+    Exit code: 0 done, 1 failed or cancelled, 75 when the run waits or needs a decision, 130 after Ctrl-C; a script's
+    own sys.exit(n) is kept. When a run does not end well, the last line on stderr is the command that goes on.
     """
     limits = options.pop("budget")
     if limits:
@@ -80,6 +85,7 @@ def record(
     goal: str | None = None,
     durability: str | None = None,
     on_drift: str | None = None,
+    on_wait: str | None = None,
     also: Sequence[str] = (),
     http: Sequence[str] = (),
     policy: Path | None = None,
@@ -96,7 +102,9 @@ def record(
         os.environ[VARIABLE] = str(policy.absolute())
     steplog.install(durability=durability, also=also, http=http)
     with programs.as_python_would(program):
-        opened = steplog.run(run_id, goal=goal, on_drift=on_drift, trigger={"kind": WRAPPED, "by": user()})
+        opened = steplog.run(
+            run_id, goal=goal, on_drift=on_drift, on_wait=on_wait, trigger={"kind": WRAPPED, "by": user()}
+        )
         if run_id is None:
             say(f"run {opened.run_id}")
         code, stopped = _run(program, opened)
@@ -120,7 +128,7 @@ def _run(program: Program, opened: Run) -> tuple[int, Sequence[str] | None]:
             return _finish(program), None
     except RunStopped as stopped:
         print(f"steplog: {printable(str(stopped))}", file=sys.stderr)
-        return STOPPED, stopped.commands
+        return STOPPED if stopped.reason != "cancelled" else FAILED, stopped.commands
     except SystemExit as leaving:
         return _exit_code(leaving), ()
     except (Exception, KeyboardInterrupt) as error:

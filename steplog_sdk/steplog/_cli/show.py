@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from steplog._cli import advice, facts
+from steplog._cli import advice, facts, waits
 from steplog._cli.contents import Contents
 from steplog._cli.detail import step_detail
 from steplog._cli.lookup import find_run, find_step, holder_of, open_run
@@ -18,6 +18,8 @@ from steplog._cli.output import emit_json, with_home
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, StepState, fold
+from steplog._kernel.inbox import Message
+from steplog._runtime.post import messages
 from steplog.errors import UnknownStep
 
 _KNOWN = frozenset(value for name, value in vars(ev).items() if name.isupper() and isinstance(value, str))
@@ -79,7 +81,8 @@ def show(
         contents = Contents(found.store.bodies, reveal=reveal)
         _show_step(shown, state, events, contents, live=live, as_json=as_json)
         return
-    described = describe(state, events, holder) if until is None else as_it_stood(state, events, until)
+    sent = messages(found.store, found.run_id)
+    described = describe(state, events, holder, sent) if until is None else as_it_stood(state, events, until)
     described["next"] = [with_home(line, named_home) for line in described["next"]]
     if as_json:
         emit_json(described)
@@ -101,17 +104,20 @@ def _show_step(
     print_step(detail)
 
 
-def describe(state: RunState, events: Sequence[Event], holder: dict[str, Any] | None) -> dict[str, Any]:
-    """A run with its steps, each with those inside it."""
+def describe(
+    state: RunState, events: Sequence[Event], holder: dict[str, Any] | None, sent: Sequence[Message] = ()
+) -> dict[str, Any]:
+    """A run with its steps, each with those inside it; `sent` is its inbox."""
     live = holder is not None
-    run = facts.run_facts(state, holder)
+    run = facts.run_facts(state, holder, sent)
+    goes_on = [f"steplog resume {state.run_id}"] if waits.is_ready(state, sent) else advice.suspended_lines(state)
     strangers = [{"seq": event.seq, "type": event.type} for event in events if event.type not in _KNOWN]
     return {
         **run,
         "weakened": [event.data for event in events if event.type == ev.LOG_WEAKENED],
         "tree": _tree(state, live=live),
         "unknown_events": strangers,
-        "next": [] if live else advice.suspended_lines(state),
+        "next": [] if live else goes_on,
     }
 
 
@@ -130,7 +136,12 @@ def as_it_stood(state: RunState, events: Sequence[Event], at: StepState) -> dict
 
 def _tree(state: RunState, *, live: bool) -> list[dict[str, Any]]:
     nodes = {
-        step.id: {"number": number, **facts.step_facts(step, live=live), "steps": []}
+        step.id: {
+            "number": number,
+            **facts.step_facts(step, live=live),
+            "status": facts.status_in(state, step, live=live),
+            "steps": [],
+        }
         for number, step in enumerate(state.steps.values(), 1)
     }
     roots: list[dict[str, Any]] = []

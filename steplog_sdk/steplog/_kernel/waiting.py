@@ -9,8 +9,11 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from steplog._kernel import events as ev
-from steplog._kernel.fold import FINISHED, REPEATABLE, RunState
+from steplog._kernel.fold import BLOCKED, FINISHED, REPEATABLE, RunState
 from steplog._kernel.inbox import APPROVE, CANCEL, REJECT, SIGNAL, Message
+
+INTERRUPTED: Final = "interrupted"
+"""Reason code of a run whose program was stopped."""
 
 WAITING: Final = "waiting"
 """Reason code of a run that was suspended because it waits for a signal or a time."""
@@ -164,10 +167,8 @@ def readiness(state: RunState, messages: Sequence[Message], now: int) -> Ready:
     new = pending(state, messages)
     if is_cancelling(state) or any(message.kind == CANCEL for message in new):
         return Ready(now=True, why="it was cancelled")
-    if state.reason != WAITING:
-        decided = [message for message in new if message.kind in (APPROVE, REJECT)]
-        why = "somebody has decided" if decided else f"it needs a decision ({state.reason})"
-        return Ready(now=bool(decided), why=why)
+    if state.status == "suspended" and state.reason not in (WAITING, INTERRUPTED):
+        return _decided(state, new, now)
     names = {*unconsumed(state), *(message.data.get("name") for message in new if message.kind == SIGNAL)}
     waits = open_waits(state)
     for wait in waits:
@@ -175,6 +176,21 @@ def readiness(state: RunState, messages: Sequence[Message], now: int) -> Ready:
             return Ready(now=True, why=f"signal {wait.signal} has come")
         if wait.until is not None and wait.until <= now:
             return Ready(now=True, why="its time has come")
+    if not waits:
+        return Ready(now=False, why="it was interrupted")
     ends = [wait.until for wait in waits if wait.until is not None]
     awaited = ", ".join(dict.fromkeys(f"signal {wait.signal}" for wait in waits if wait.signal is not None))
     return Ready(now=False, why=f"it waits for {awaited or 'its time'}", at=min(ends, default=None))
+
+
+def _decided(state: RunState, new: Sequence[Message], now: int) -> Ready:
+    """Whether what a run needs a person for was decided, or the time for that is over."""
+    held = {} if state.controls is None else state.controls.held
+    blocked = {step: each for step, each in held.items() if state.steps[step].status == BLOCKED}
+    said = any(message.kind in (APPROVE, REJECT) and message.data.get("step") in blocked for message in new)
+    if said or any("approved" in each for each in blocked.values()):
+        return Ready(now=True, why="somebody has decided")
+    ends = [each["expires"] for each in blocked.values() if each.get("expires") is not None]
+    if ends and min(ends) <= now:
+        return Ready(now=True, why="the time to approve is over")
+    return Ready(now=False, why=f"it needs a decision ({state.reason})", at=min(ends, default=None))

@@ -300,3 +300,39 @@ def test_an_inner_run_is_cancelled_alone(store):
         work("outer")
     assert DONE == ["outer"]
     assert state_of(store).status == "completed"
+
+
+def test_a_step_that_is_tried_again_is_not_after_a_cancellation(store):
+    attempts = []
+
+    def program():
+        with run(store):
+
+            @steplog.step(retries=5, backoff=0.0)
+            def flaky():
+                attempts.append(1)
+                if len(attempts) == 2:
+                    steplog.cancel("r", store=store)
+                raise ValueError("again")
+
+            flaky()
+
+    for _ in range(2):
+        with pytest.raises(RunStopped) as caught:
+            program()
+        assert stopped_by_cancellation(caught)
+    assert len(attempts) == 2
+    with steplog.replay("r", store=store) as replayed, pytest.raises(RunStopped):
+        program()
+    assert replayed.identical, replayed.divergence
+    assert len(attempts) == 2
+
+
+def test_a_step_that_waits_for_a_person_hears_it(store):
+    rule = steplog.Rule(id="ask", action="require_approval", target="work")
+    with pytest.raises(RunStopped) as caught, run(store, policy=[rule], on_block="wait"):
+        threading.Timer(0.1, steplog.cancel, ("r",), {"store": store}).start()
+        work("never")
+    assert stopped_by_cancellation(caught)
+    assert DONE == []
+    assert state_of(store).status == "cancelled"

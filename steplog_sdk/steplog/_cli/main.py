@@ -30,8 +30,8 @@ from steplog._cli.resolve import resolve
 from steplog._cli.resume import resume
 from steplog._cli.run import run
 from steplog._cli.show import show
-from steplog._cli.undo import undo
 from steplog._cli.signal import signal
+from steplog._cli.undo import undo
 from steplog._cli.verify import verify
 from steplog._cli.why import why
 from steplog.errors import Interrupt, InvalidArgument, SteplogError

@@ -13,7 +13,8 @@ from typing import Any, Final
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
 from steplog._kernel.fold_control import controls, took
-from steplog._kernel.state import FINISHED, RunState
+from steplog._kernel.fold_steps import forget_outcome
+from steplog._kernel.state import FINISHED, PENDING, RunState
 
 
 def _signal(state: RunState, event: Event) -> None:
@@ -56,6 +57,11 @@ def _delivered(state: RunState, event: Event) -> None:
     cancel = controls(state).cancel
     if cancel is not None:
         cancel["delivered"].setdefault(event.step or "", event.seq)
+    step = state.steps.get(event.step or "")
+    if step is not None and step.status in FINISHED and step.id in state.retry:
+        # It had failed and was about to be tried again: its program has seen the cancellation, not that failure.
+        forget_outcome(step)
+        step.status = PENDING
 
 
 INBOX: Final[dict[str, Callable[[RunState, Event], None]]] = {

@@ -46,9 +46,9 @@ class Unwinding:
         self._until = time.monotonic() + CLEANUP_SECONDS
         self._steps = 0
 
-    def allows_one_more(self) -> bool:
-        """Count a step of the cleanup; whether it may begin."""
-        self._steps += 1
+    def allows(self, *, one_more: bool) -> bool:
+        """Whether a step of the cleanup may begin, which is counted, or go on."""
+        self._steps += one_more
         return self._steps <= CLEANUP_STEPS and time.monotonic() < self._until
 
 
@@ -62,8 +62,13 @@ def cleanup() -> Iterator[None]:
         _CLEANING.reset(token)
 
 
-def unwind_if_cancelled(recorder: Recorder, ticket: Ticket) -> Steps[None]:
+def unwind_if_cancelled(recorder: Recorder, ticket: Ticket, *, begins: bool = True) -> Steps[None]:
     """Deliver the cancellation of a run, if there is one, to a step that has no outcome.
+
+    Args:
+        recorder: of the run.
+        ticket: the step.
+        begins: it is about to begin; else it waits and is asked about again and again.
 
     Raises:
         Cancelled: the step must not begin, or a wait must not go on.
@@ -72,7 +77,7 @@ def unwind_if_cancelled(recorder: Recorder, ticket: Ticket) -> Steps[None]:
     if state.controls is None or not must_unwind(state, ticket.step, live=recorder.dispatch.live):
         return
     if recorder.unwinding is not None and is_unwinding():
-        if recorder.unwinding.allows_one_more():
+        if recorder.unwinding.allows(one_more=begins):
             return
         raise recorder.halt(
             told.unwound_too_long(recorder.named, recorder.unwinding.interrupt, CLEANUP_SECONDS, CLEANUP_STEPS)

@@ -22,6 +22,7 @@ from steplog._kernel.state import BLOCKED
 from steplog._runtime import lines, messages
 from steplog._runtime.blame import blame
 from steplog._runtime.budgeting import waiting
+from steplog._runtime.cancelling import unwind_if_cancelled
 from steplog._runtime.drive import Pause, Steps
 from steplog._runtime.group import Entry
 from steplog._runtime.outcome import failure
@@ -169,6 +170,7 @@ class Control:
             log.warning("%s\n%sThis branch of it waits meanwhile.", interrupt, why)
         with waiting(ticket):
             yield Pause(POLL_SECONDS)
+        yield from unwind_if_cancelled(self._recorder, ticket, begins=False)
 
     def _refuse(self, ticket: Ticket, refusal: Refusal) -> Steps[None]:
         """Write that an effect must not run, and give the ticket that outcome."""

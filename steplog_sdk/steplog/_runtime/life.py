@@ -16,10 +16,12 @@ from steplog._kernel.codec import encode
 from steplog._runtime import messages
 from steplog._runtime.answers import NOT_HAPPENED, UNKNOWN, Happened
 from steplog._runtime.blame import blamed
+from steplog._runtime.cancelling import unwind_if_cancelled
 from steplog._runtime.changes import warn_of_changes
 from steplog._runtime.context import inside, unrecorded
 from steplog._runtime.deadline import within
-from steplog._runtime.drive import run, run_async
+from steplog._runtime.drive import Steps, run, run_async
+from steplog._runtime.mail import attend
 from steplog._runtime.outcome import done, failure
 from steplog._runtime.ticket import Ticket
 from steplog.errors import Interrupt, InvalidArgument
@@ -64,11 +66,18 @@ def life(tool: Tool, recorder: Recorder, ticket: Ticket, arguments: tuple[Any, .
                 raise
             recorder.dispatch.expect_again(ticket.step)
             ticket = _next_attempt(recorder, ticket)
+            yield "log", _heed(recorder, ticket)
             yield "log", recorder.proceed(ticket)
             continue
         warn_of_changes(tool, ticket, arguments, named)
         yield "log", done(recorder, ticket, result, tool.classes)
         return result
+
+
+def _heed(recorder: Recorder, ticket: Ticket) -> Steps[None]:
+    """Take in what others have said to the run. Raises Cancelled where it must not be tried again."""
+    yield from attend(recorder, ticket)
+    yield from unwind_if_cancelled(recorder, ticket)
 
 
 def _next_attempt(recorder: Recorder, ticket: Ticket) -> Ticket:

@@ -189,7 +189,7 @@ def _waited(recorder: Recorder, ticket: Ticket, wanted: Wanted) -> Steps[Any]:
     while True:
         yield from attend(recorder, ticket)
         recorder.refuse_if_halted()
-        yield from unwind_if_cancelled(recorder, ticket)
+        yield from unwind_if_cancelled(recorder, ticket, begins=False)
         if wanted.signal is not None and (message := _reserve(recorder, ticket.step, wanted.signal)):
             return (yield from _consume(recorder, ticket, message))
         left = math.inf if ends is None else (ends - _now()) / 1000

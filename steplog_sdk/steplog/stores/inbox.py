@@ -34,10 +34,13 @@ class FileInbox:
         self._fs = fs
         self._run_id = run_id
         self._sync = sync
+        self._known = False
 
     def size(self) -> int:
         """How many bytes it has; 0 where there is none. Costs one call of the system, so it may be asked often."""
-        found = self._fs.look(self.path)
+        if not self._known:
+            self._known = self._fs.exists(self.path)
+        found = self._fs.look(self.path) if self._known else None
         return 0 if found is None else found.st_size
 
     def read(self, start: int = 0) -> bytes:

@@ -39,7 +39,7 @@ def test_a_failure_that_is_returned_for_ever_is_not_to_be_resumed(shell, fault):
         step = shell.facts("r")["tree"][0]
         for done in (failed, again):
             assert done.returncode == 1
-            assert last_line(done) == f"steplog resolve r {step['step']} --retry | --done JSON"
+            assert last_line(done) == f"steplog resolve r {step['step']} --retry    (or --done JSON)"
         assert shell.facts("r")["next"] == [last_line(failed)]
         told = "status 503: Service Unavailable" if fault == "status" else "RemoteProtocolError: "
         for text in (shell("show", "r").stdout, shell("show", "r", step["step"]).stdout):
@@ -66,7 +66,7 @@ def test_a_failure_behind_the_error_that_ended_the_run_counts(home, ask):
         "run.ended", outcome="failed", reason="exit", error={"type": "SystemExit", "message": "1"}, retry=[],
         causes=[{"type": "AgentError", "message": "tool"}, {"type": "StepFailed", "message": "the bank says no"}],
     )  # fmt: skip
-    assert ask("show", "r")["next"] == [f"steplog resolve r {MAIL} --retry | --done JSON"]
+    assert ask("show", "r")["next"] == [f"steplog resolve r {MAIL} --retry    (or --done JSON)"]
 
 
 def test_a_failure_that_is_tried_again_is_to_be_resumed(home, ask):
@@ -109,7 +109,7 @@ def test_a_side_effect_that_was_interrupted_is_settled_first(shell):
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     facts = shell.facts("r")
-    line = f"steplog resolve r {facts['tree'][0]['step']} --done JSON | --retry | --failed MESSAGE | --unknown"
+    line = f"steplog resolve r {facts['tree'][0]['step']} --done JSON    (or --retry, --failed MESSAGE, --unknown)"
     assert err.splitlines()[-1] == line
     assert facts["next"] == [line]
 

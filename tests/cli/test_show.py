@@ -36,7 +36,7 @@ def test_the_list_is_indented_by_scope_and_holds_whole_ids(home, invoke):
 def test_a_step_in_doubt_comes_with_the_command_that_settles_it(home, ask):
     refund_run(home)
     assert ask("show", "last")["next"] == [
-        f"steplog resolve refund-1001 {MAIL} --done JSON | --retry | --failed MESSAGE | --unknown"
+        f"steplog resolve refund-1001 {MAIL} --done JSON    (or --retry, --failed MESSAGE, --unknown)"
     ]
 
 

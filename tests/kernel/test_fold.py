@@ -80,6 +80,7 @@ def test_clocks_decide_nothing(events):
     plain, shifted = fold(events), fold(still)
     for state in (plain, shifted):
         state.first_ts = state.last_ts = state.closed_ts = ""
+        state.pauses = [["", ""] for _ in state.pauses]
         for step in state.steps.values():
             step.started_ts, step.finished_ts = "", None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from steplog._cli import facts
 from steplog._kernel.fold import BLOCKED, CLOSED_OUTCOMES, FAILED, RunState, StepState
@@ -26,12 +26,12 @@ def next_lines(state: RunState, commands: Sequence[str] = ()) -> list[str]:
     doubted = [step.id for step in state.steps.values() if facts.step_status(step, live=False) == facts.IN_DOUBT]
     if doubted and not commands:  # what has drifted is mended first: it never came as far as the step in doubt
         return [
-            f"steplog resolve {state.run_id} {step} --done JSON | --retry | --failed MESSAGE | --unknown"
+            f"steplog resolve {state.run_id} {step} --done JSON    (or --retry, --failed MESSAGE, --unknown)"
             for step in doubted
         ]
     final = lasting_failure(state)
     if final is not None:
-        return [f"steplog resolve {state.run_id} {final.id} --retry | --done JSON"]
+        return [f"steplog resolve {state.run_id} {final.id} --retry    (or --done JSON)"]
     resuming = (line for line in commands if line.startswith("steplog resume "))
     return [next(resuming, f"steplog resume {state.run_id}")]
 
@@ -46,6 +46,9 @@ def suspended_lines(state: RunState) -> list[str]:
     if state.status in CLOSED_OUTCOMES or state.status == "new":
         return []
     ended = state.ended or {}
+    if state.reason == "drift" and not state.completed_once:
+        accepts = f"steplog resume {state.run_id} --on-drift run"
+        return [f"steplog replay {state.run_id}", f"steplog resume {state.run_id}", accepts]
     step = state.steps.get(ended.get("step") or "")
     open_still = step is not None and facts.step_status(step, live=False) in (facts.IN_DOUBT, facts.LOST, "skipped")
     if state.reason == "approval" and (step is None or step.status != BLOCKED or _is_decided(state, step.id)):
@@ -59,6 +62,57 @@ def suspended_lines(state: RunState) -> list[str]:
 def _is_decided(state: RunState, step: str) -> bool:
     held = {} if state.controls is None else state.controls.held.get(step, {})
     return bool({"approved", "rejected"} & held.keys())
+
+
+# What to do about a run that stands still, by its reason. One that a later release has added is let go on.
+_SUSPENDED: Final = {
+    "approval": "approve or reject the call, then let it go on",
+    "budget": "raise its limit, or leave it as it is",
+    "cancelled": "nothing; somebody is cancelling it",
+    "drift": "mend the program until replay, which does nothing, says identical, and resume; if the change is meant, "
+    "accept it with --on-drift run",
+    "forked": "start it",
+    "indeterminate": "find out whether {step} happened, then say so",
+    "lease_lost": "nothing; another process has it",
+    "log_failed": "mend the disk, then let it go on",
+    "simulated": "say what {step} would have given, or fork it with --live-tools",
+    "unrecorded": "let the program ask for what is recorded",
+    "unreplayable": "say what {step} gave, or let it run again",
+    "waiting": "give it what it waits for",
+}
+
+
+def to_do(state: RunState, *, live: bool) -> str:
+    """What a person should do about a run, in one clause.
+
+    Args:
+        state: its folded log.
+        live: a process is at work on it.
+    """
+    if live:
+        return "nothing; a process is at work on it"
+    if state.status in CLOSED_OUTCOMES:
+        return "nothing; it has ended"
+    doubted = [step for step in state.steps.values() if facts.step_status(step, live=False) == facts.IN_DOUBT]
+    if state.reason == "drift" and state.completed_once:
+        return "give the changed program a run of its own; this one has ended"
+    if doubted and state.reason != "drift":
+        return _SUSPENDED["indeterminate"].format(step=_named(state, doubted[0]))
+    if state.status == "failed":
+        final = lasting_failure(state)
+        if final is not None:
+            return f"decide on {_named(state, final)}: its failure is returned for ever"
+        return "mend what failed, then let it go on"
+    step = state.steps.get((state.ended or {}).get("step") or "")
+    if state.reason == "approval" and step is not None and _is_decided(state, step.id):
+        return "let it go on"
+    told = _SUSPENDED.get(state.reason or "", "let it go on") if state.status == "suspended" else "let it go on"
+    return told.format(step="the step" if step is None else _named(state, step))
+
+
+def _named(state: RunState, step: StepState) -> str:
+    number = next((place for place, each in enumerate(state.steps, 1) if each == step.id), 0)
+    return f"#{number} {step.target}"
 
 
 def lasting_failure(state: RunState) -> StepState | None:

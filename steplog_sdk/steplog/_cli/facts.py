@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from steplog._cli.waits import waiting_facts
 from steplog._kernel.fold import DENIED, DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
@@ -59,7 +59,8 @@ def run_facts(state: RunState, holder: dict[str, Any] | None, messages: Sequence
         "events": state.seq + 1,
         "started": state.first_ts,
         "last": state.last_ts,
-        "seconds": _seconds(state, live=live),
+        "seconds": None if (seconds := _seconds(state, live=live)) is None else seconds.active,
+        "stopped_seconds": None if seconds is None else seconds.stopped,
         "steps": step_counts(state, live=live),
         "tokens": _tokens(state.steps.values()),
         "budget": _budget(state),
@@ -137,13 +138,28 @@ def fork_words(fork: dict[str, Any] | None) -> str:
     return f"fork of {fork['run']} at " + (f"#{fork['number']}" if fork.get("number") else "its end")
 
 
-def _seconds(state: RunState, *, live: bool) -> float | None:
+class _Seconds(NamedTuple):
+    """How long a run was at work, and how long it stood still in between."""
+
+    active: float
+    stopped: float
+
+
+def _seconds(state: RunState, *, live: bool) -> _Seconds | None:
     start, end = parse_time(state.first_ts), datetime.now(UTC) if live else parse_time(state.last_ts)
     if state.closed_ts:
         # What came behind it were replays.
         end = parse_time(state.closed_ts)
+    if start is None or end is None:
+        return None
+    stopped = sum((_between(*pause) for pause in state.pauses), 0.0)
     # The wall clock may have been set back in between.
-    return None if start is None or end is None else max(0.0, round((end - start).total_seconds(), 3))
+    return _Seconds(max(0.0, round((end - start).total_seconds() - stopped, 3)), round(stopped, 3))
+
+
+def _between(before: str, after: str) -> float:
+    start, end = parse_time(before), parse_time(after)
+    return 0.0 if start is None or end is None else max(0.0, (end - start).total_seconds())
 
 
 def parse_time(text: str) -> datetime | None:

@@ -32,17 +32,27 @@ GLYPHS: Final = {
 }
 KINDS: Final = {"llm_call": "model", "tool_call": "tool"}
 _OTHER: Final = ("·", ".", "")
+# Of a longer list the text shows its beginning, its end, and what is not done, up to so many.
+_FIRST: Final = 20
+_LAST: Final = 40
+_NOT_DONE: Final = 40
+_WORTH_TELLING_SECONDS: Final = 1
 
 
-def print_run(run: dict[str, Any]) -> None:
-    """Print a run as `show.describe` gives it."""
+def print_run(run: dict[str, Any], *, everything: bool = False) -> None:
+    """Print a run as `show.describe` gives it; a long list of steps is cut, unless `everything` is asked for."""
     target = console()
     for line in _header(run):
         target.print(line)
-    rows = list(_rows(run["tree"], 0, target))
+    nodes = list(_flat(run["tree"], 0))
+    shown = list(range(len(nodes))) if everything else _shown([node for node, _ in nodes])
+    rows = [_row(*nodes[place], target) for place in shown]
     if rows:
         target.print()
         _print_rows(rows, target)
+    if len(shown) < len(nodes):
+        more = f"{len(nodes) - len(shown)} steps of the middle are left out; --all shows them"
+        target.print(Text(f"  {more}", style="dim"))
     if run["unknown_events"]:
         kinds = sorted({event["type"] for event in run["unknown_events"]})
         target.print(
@@ -77,7 +87,9 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "trigger", _trigger(run["trigger"])
     yield "program", _program(run["entry"])
     span = facts.span(None if run["seconds"] is None else run["seconds"] * 1000)
-    yield "started", f"{when(run['started'])}, took {span}"
+    stopped = run["stopped_seconds"] or 0
+    paused = f", stood still for {facts.span(stopped * 1000)}" if stopped >= _WORTH_TELLING_SECONDS else ""
+    yield "started", f"{when(run['started'])}, took {span}{paused}"
     yield (
         "steps",
         f"{steps(run)} done"
@@ -150,20 +162,34 @@ def glyph(status: str, target: Console) -> Text:
     return Text(fancy if target.encoding.startswith("utf") else plain, style=style)
 
 
-def _rows(nodes: list[dict[str, Any]], depth: int, target: Console) -> Iterator[list[Text]]:
+def _flat(nodes: list[dict[str, Any]], depth: int) -> Iterator[tuple[dict[str, Any], int]]:
     for node in nodes:
-        name = Text("  " * depth).append_text(glyph(node["status"], target))
-        kind = KINDS.get(node["kind"], node["kind"])
-        name.append(f" {printable(kind):<5} ", style="dim").append(printable(node["target"]))
-        yield [
-            name,
-            Text(facts.span((node["ms"] or {}).get("total"))),
-            Text(facts.tokens(node["usage"])),
-            Text(f"#{node['number']}", style="dim"),
-            Text(node["step"], style="dim"),
-            Text(_remark(node), style=GLYPHS.get(node["status"], _OTHER)[2]),
-        ]
-        yield from _rows(node["steps"], depth + 1, target)
+        yield node, depth
+        yield from _flat(node["steps"], depth + 1)
+
+
+def _shown(nodes: list[dict[str, Any]]) -> list[int]:
+    """Places of the steps that a text shows of a long list."""
+    count = len(nodes)
+    if count <= _FIRST + _LAST:
+        return list(range(count))
+    between = range(_FIRST, count - _LAST)
+    open_ = [place for place in between if nodes[place]["status"] != "done"][-_NOT_DONE:]
+    return [*range(_FIRST), *open_, *range(count - _LAST, count)]
+
+
+def _row(node: dict[str, Any], depth: int, target: Console) -> list[Text]:
+    name = Text("  " * depth).append_text(glyph(node["status"], target))
+    kind = KINDS.get(node["kind"], node["kind"])
+    name.append(f" {printable(kind):<5} ", style="dim").append(printable(node["target"]))
+    return [
+        name,
+        Text(facts.span((node["ms"] or {}).get("total"))),
+        Text(facts.tokens(node["usage"])),
+        Text(f"#{node['number']}", style="dim"),
+        Text(node["step"], style="dim"),
+        Text(_remark(node), style=GLYPHS.get(node["status"], _OTHER)[2]),
+    ]
 
 
 def _remark(node: dict[str, Any]) -> str:

@@ -29,16 +29,31 @@ def print_why(described: dict[str, Any]) -> None:
             f"  {facts.span(None if seconds is None else seconds * 1000)}",
         )
     )
+    if described["meaning"]:
+        target.print(Text(f"  {described['meaning']}"))
+    target.print(Text(f"do: {printable(described['do'])}", style="bold"))
+    for line in described["next"]:
+        target.print(Text(f"      {printable(line)}", style="bold"))
     if described["goal"]:
-        target.print(Text(f"  {one_line(described['goal'], 110)}", style="dim"))
-    if described["error"]:
-        target.print(Text(f"  {one_line(described['error'], 220)}", style="red"))
+        target.print(Text(f"\n  goal: {one_line(described['goal'], 110)}", style="dim"))
+    _print_error(described, target)
     _print_findings(described["findings"], target)
     for name, value in _rows(described):
         if value:
             target.print(Text.assemble((f"  {name:<14}", "dim"), printable(value)))
-    for number, line in enumerate(described["next"]):
-        target.print(Text("\nnext: " if number == 0 else "      ").append(printable(line), style="bold"))
+
+
+def _print_error(described: dict[str, Any], target: Any) -> None:
+    if not described["error"]:
+        return
+    target.print()
+    if described["reason"] != "drift":
+        target.print(Text(f"  {one_line(described['error'], 220)}", style="red"))
+        return
+    # Its first difference is what it is about, and it is 25 lines at most. What to do stands above.
+    told = described["error"].partition("\nIt was not executed")[0]
+    for line in told.splitlines():
+        target.print(Text(f"  {printable(line)}", style="red"))
 
 
 def _print_findings(findings: list[dict[str, Any]], target: Any) -> None:

@@ -41,12 +41,14 @@ Examples:
 @click.option(
     "--at", metavar="STEP", help="As the run stood when this step began: what it had done, what was under way."
 )
+@click.option("--all", "everything", is_flag=True, help="List every step; else the middle of a long list is left out.")
 @common
 def show(
     run: str,
     step: str | None,
     reveal: bool,  # noqa: FBT001 - click's own form
     at: str | None,
+    everything: bool,  # noqa: FBT001 - click's own form
     home: Path,
     as_json: bool,  # noqa: FBT001 - click's own form
 ) -> None:
@@ -89,7 +91,7 @@ def show(
         return
     from steplog._cli.render import print_run
 
-    print_run(described)
+    print_run(described, everything=everything)
 
 
 def _show_step(

@@ -15,14 +15,18 @@ from steplog._cli.options import chosen_home, common
 from steplog._cli.output import command, emit_json, with_home
 from steplog._cli.prices import cost_of
 from steplog._cli.views import views_of
+from steplog._kernel import reasons
 from steplog._kernel.events import Event
-from steplog._kernel.fold import RunState
+from steplog._kernel.fold import CLOSED_OUTCOMES, RunState
 from steplog._kernel.why import Analysis
 from steplog._kernel.why_rows import Ended, Finding, findings
 
 # Numbers of a series that are shown; the middle of a longer one is left out.
 _SERIES: Final = 12
 _MOST: Final = 5
+
+# Of a run without a reason code.
+_UNNAMED: Final = {facts.INTERRUPTED: "its process died", "running": "it is at work"}
 
 EXAMPLES = """\b
 Examples:
@@ -69,6 +73,10 @@ def describe(
         "status": run["status"],
         "reason": run["reason"],
         "goal": run["goal"],
+        "meaning": reasons.meaning(run["status"], run["reason"]) or _UNNAMED.get(run["status"], ""),
+        "do": rows[0].control
+        if rows and run["status"] in CLOSED_OUTCOMES
+        else advice.to_do(state, live=holder is not None),
         "error": told or None,
         "findings": [row._asdict() for row in rows],
         **_measured(analysis),
@@ -77,6 +85,7 @@ def describe(
         "budget": run["budget"],
         "cost": cost_of(state.steps.values()).facts(),
         "seconds": run["seconds"],
+        "stopped_seconds": run["stopped_seconds"],
         "next": _next(state, rows, analysis, live=holder is not None),
     }
 

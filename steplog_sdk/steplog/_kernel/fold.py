@@ -81,7 +81,6 @@ def apply(state: RunState, event: Event) -> None:
     """Advance `state` in place by one event. Types it does not know move only the head."""
     state.seq = event.seq
     state.head = event.h
-    state.last_ts = event.ts
     if event.seq == 0:
         state.first_ts = event.ts
     transition = _TRANSITIONS.get(event.type)
@@ -89,6 +88,7 @@ def apply(state: RunState, event: Event) -> None:
         transition(state, event)
     if state.controls is not None and state.controls.budget is not None:
         account(state.controls.budget, state, event)
+    state.last_ts = event.ts
 
 
 def begin(state: RunState, step: StepState, data: bytes, seq: int, ts: str, seal: str) -> None:
@@ -142,6 +142,8 @@ def _claimed(state: RunState, event: Event) -> None:
     state.claim = event.data
     state.claim_seq = event.seq
     if not state.completed_once:
+        if event.epoch > 1:
+            state.pauses.append([state.last_ts, event.ts])
         state.status = RUNNING
         state.reason = None
         state.ended = None

@@ -212,6 +212,7 @@ class RunState:
         head: seal of the newest event, or None in a new log.
         first_ts: timestamp of the first event, for people.
         last_ts: timestamp of the newest event, for people.
+        pauses: of each opening but the first, the timestamps of the event before it and of its claim, for people.
         steps: every step by id, in the order in which they first started.
         retry: ids of failed steps whose failure ended the run; they may be attempted again.
         closed_ts: timestamp of the event that ended the run for good, for people; "" before.
@@ -240,6 +241,7 @@ class RunState:
     head: str | None = None
     first_ts: str = ""
     last_ts: str = ""
+    pauses: list[list[str]] = field(default_factory=list)
     steps: dict[str, StepState] = field(default_factory=dict)
     retry: set[str] = field(default_factory=set)
     closed_ts: str = ""
@@ -260,6 +262,7 @@ class RunState:
         return replace(
             self,
             steps={key: step.copy() for key, step in self.steps.items()},
+            pauses=list(self.pauses),
             retry=set(self.retry),
             followers={key: list(ids) for key, ids in self.followers.items()},
             inner={key: list(ids) for key, ids in self.inner.items()},

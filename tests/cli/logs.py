@@ -63,6 +63,11 @@ class LogFile:
             file.write(self._chain.seal(type, step, stamp, orjson.dumps(data)))
         return self
 
+    def rest(self, seconds: int) -> LogFile:
+        """Let time pass in which nothing is written."""
+        self._minute += seconds
+        return self
+
     def body(self, data: bytes) -> str:
         """Store a body and return its name."""
         name = hashlib.sha256(data).hexdigest()

@@ -47,6 +47,14 @@ def test_replays_of_a_completed_run_take_no_time_of_it(home, invoke, ask):
     assert "took 9.0 s" in invoke("show", "refund-1001").stdout
 
 
+def test_a_run_that_stood_still_did_not_take_that_time(home, invoke, ask):
+    log = refund_run(home).rest(40)
+    log.add("run.claimed", pid=2, host="h").add("run.ended", outcome="completed", reason="done")
+    (facts,) = ask("ls")
+    assert (facts["seconds"], facts["stopped_seconds"]) == (9, 41)
+    assert "took 9.0 s, stood still for 41.0 s" in invoke("show", "refund-1001").stdout
+
+
 def test_what_cannot_be_returned_was_done_all_the_same(home, invoke, ask):
     log = LogFile(home, "r").begin().tool("s_1", "pay").tool("s_2", "look", mode="safe")
     log.add("step.finished", "s_1", outcome="done", attempt=1, unreplayable={"path": "pay", "type": "Socket"})

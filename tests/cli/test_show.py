@@ -181,3 +181,17 @@ def test_a_step_as_it_stood_when_another_began(home, ask):
     refused = ask("show", "last", MAIL, "--at", "3")["error"]
     assert refused["type"] == "UnknownStep"
     assert "had not begun" in refused["message"]
+
+
+def test_the_middle_of_a_long_list_is_left_out_unless_all_is_asked_for(home, invoke):
+    log = LogFile(home, "r").begin()
+    for number in range(100):
+        log.tool(f"s_{number}", f"tool_{number}", mode="safe")
+        if number != 50:
+            log.add("step.finished", f"s_{number}", outcome="done", attempt=1, result=1)
+    for words in (("show", "r"), ("show", "r", "--at", "100")):
+        lines = invoke(*words).stdout.splitlines()
+        shown = [number for number in range(100) if any(f" tool_{number} " in f"{line} " for line in lines)]
+        assert shown == [*range(20), 50, *range(60, 100)]
+        assert "39 steps of the middle are left out; --all shows them" in lines[-1 if "--at" in words else -3]
+    assert "tool_30" in invoke("show", "r", "--at", "100", "--all").stdout

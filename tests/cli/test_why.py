@@ -326,3 +326,36 @@ def test_a_run_of_thousands_of_steps_is_told_on_one_screen(home, invoke):
     assert len(text.splitlines()) < 40
     assert max(map(len, text.splitlines())) < 250
     assert "3000 calls of work with different arguments all gave Boom" in " ".join(text.split())
+
+
+def test_the_first_lines_say_what_happened_and_what_to_do(home, invoke, ask):
+    refund_run(home)
+    first, meaning, do, command, *_ = invoke("why", "refund-1001").stdout.splitlines()
+    assert first.startswith("refund-1001  interrupted")
+    assert meaning == "  its process died"
+    assert do == "do: find out whether #4 send_mail happened, then say so"
+    assert command.startswith("      steplog resolve refund-1001 s_cccc")
+    assert "|" not in command
+
+
+def test_a_drift_is_shown_with_its_first_difference_and_no_plain_resume_alone(ask, invoke):
+    @steplog.step
+    def note(text: str) -> str:
+        return text
+
+    for text in ("a" * 300 + "one", "a" * 300 + "two"):
+        try:
+            with steplog.run("r"):
+                note(text)
+                raise OSError("outage")
+        except (OSError, steplog.RunStopped):
+            pass
+    shown = invoke("why", "r").stdout
+    assert "do: mend the program" in shown
+    assert ask("why", "r")["next"][:3] == [
+        "steplog replay r",
+        "steplog resume r",
+        "steplog resume r --on-drift run",
+    ]
+    assert "one\n" in shown
+    assert "two\n" in shown

@@ -632,3 +632,18 @@ def test_check_lists_what_is_wrong(suite):
     assert [*facts["failed"]] == ["test_it.py::test_new"]
     assert (facts["secrets"], [*facts["old"]]) == ([shown], [shown])
     assert suite.hits == 3
+
+
+def test_what_stopped_a_run_is_told_once(pytester):
+    pytester.makepyfile(
+        "import steplog\n"
+        "def test_it():\n"
+        "    told = 'run r: it asks for something else.\\nFirst difference'\n"
+        "    error = steplog.RunStopped(f'run r stopped (drift).\\n{told}', run_id='r', step=None, reason='drift')\n"
+        "    raise error from steplog.DriftDetected(told, run_id='r', step=None)\n"
+    )
+
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio")
+
+    # Its own source is shown as well, up to the line that raises.
+    assert [line for line in done.outlines if line.endswith("First difference")] == ["E   First difference"]

@@ -41,12 +41,21 @@ INTERRUPTED = 130
 
 
 class Verbs(click.Group):
-    """A group that reports every failure in the same form, and lists the verbs in the order in which they are met."""
+    """A group that reports every failure in the same form, and lists the verbs by what they are for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs as they were added; the alphabet would tear run and resume apart."""
         del ctx
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs under the headings of `_GROUPS`."""
+        del ctx
+        for title, verbs in _GROUPS.items():
+            with formatter.section(title):
+                # One column for all headings.
+                widest = max(map(len, self.commands))
+                formatter.write_dl([(f"{verb.name:<{widest}}", verb.get_short_help_str(limit=90)) for verb in verbs])
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
         """Run a verb and leave the process with its exit code."""
@@ -143,6 +152,17 @@ _VERBS = (
 )
 for _verb in _VERBS:
     cli.add_command(_verb)
+_GROUPS = {
+    "Run": (run, resume),
+    "Look": (ls, show, why, diff),
+    "Settle": (resolve, policy),
+    "Time machine": (replay, fork, doctor),
+    "Tests": (check, crash_test, import_vcr),
+    "Keep": (verify, repair, du, prune, export, import_, key),
+}
+for _verbs in _GROUPS.values():
+    for _verb in _verbs:
+        cli.add_command(_verb)
 
 
 def main() -> NoReturn:

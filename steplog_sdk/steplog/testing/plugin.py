@@ -7,7 +7,7 @@ takes to play cassettes comes with the first test that uses one (`_tests.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -95,6 +95,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from steplog.testing._tests import Tests
 
         config.pluginmanager.register(Tests(config), _RUNNER)
+
+
+def _told_by(shown: tuple[Any, Any, Any]) -> str:
+    """What one of several exceptions says, of which pytest has made a traceback and, where there is one, a place."""
+    traceback, place, _ = shown
+    return str(traceback if place is None else place.message).partition(": ")[2].strip()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell once what stopped a run: `RunStopped` says all that its cause says."""
+    report = yield
+    chain = getattr(report.longrepr, "chain", None)
+    if chain and call.excinfo is not None and call.excinfo.typename == "RunStopped":
+        said = str(call.excinfo.value)
+        while len(chain) > 1 and _told_by(chain[0]) in said:
+            del chain[0]
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

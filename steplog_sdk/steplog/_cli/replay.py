@@ -216,7 +216,7 @@ def _tell(replayed: Replay, facts: dict[str, Any], leaving: BaseException | None
     steps = f"{facts['replayed']} of {counted(facts['steps'], 'step')}"
     say(f"replayed {steps} of run {facts['run']}, {facts['live_calls']} live calls, {facts['seconds']:.2f} s")
     for refused in facts["refused"][:_SHOWN]:
-        say(f"refused outside the run: {printable(refused)}")
+        say(f"refused: {printable(refused)}")
     if facts["note"]:
         say(facts["note"])
     say(facts["verdict"])

@@ -646,4 +646,4 @@ def test_what_stopped_a_run_is_told_once(pytester):
     done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio")
 
     # Its own source is shown as well, up to the line that raises.
-    assert [line for line in done.outlines if line.endswith("First difference")] == ["E   First difference"]
+    assert [line for line in done.outlines if line.endswith("First difference")] == ["E       First difference"]

@@ -40,6 +40,17 @@ USAGE = 2
 INTERRUPTED = 130
 
 
+# What verbs are for, as `--help` groups them. One that is in none of these stands under "More".
+_GROUPS = {
+    "Run": ("run", "resume"),
+    "Look": ("ls", "show", "why", "diff"),
+    "Settle": ("resolve", "undo", "approve", "reject", "inbox", "signal", "cancel", "policy"),
+    "Time machine": ("replay", "fork", "doctor"),
+    "Tests": ("check", "crash-test", "import-vcr"),
+    "Keep": ("verify", "repair", "du", "prune", "export", "import", "key"),
+}
+
+
 class Verbs(click.Group):
     """A group that reports every failure in the same form, and lists the verbs by what they are for."""
 
@@ -51,11 +62,17 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs under the headings of `_GROUPS`."""
         del ctx
-        for title, verbs in _GROUPS.items():
-            with formatter.section(title):
-                # One column for all headings.
-                widest = max(map(len, self.commands))
-                formatter.write_dl([(f"{verb.name:<{widest}}", verb.get_short_help_str(limit=90)) for verb in verbs])
+        grouped = {name for names in _GROUPS.values() for name in names}
+        more = tuple(name for name in self.commands if name not in grouped)
+        # One column for all headings.
+        widest = max(map(len, self.commands))
+        for title, names in {**_GROUPS, "More": more}.items():
+            verbs = [self.commands[name] for name in names if name in self.commands]
+            if verbs:
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(f"{verb.name:<{widest}}", verb.get_short_help_str(limit=90)) for verb in verbs]
+                    )
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
         """Run a verb and leave the process with its exit code."""
@@ -152,17 +169,6 @@ _VERBS = (
 )
 for _verb in _VERBS:
     cli.add_command(_verb)
-_GROUPS = {
-    "Run": (run, resume),
-    "Look": (ls, show, why, diff),
-    "Settle": (resolve, policy),
-    "Time machine": (replay, fork, doctor),
-    "Tests": (check, crash_test, import_vcr),
-    "Keep": (verify, repair, du, prune, export, import_, key),
-}
-for _verbs in _GROUPS.values():
-    for _verb in _verbs:
-        cli.add_command(_verb)
 
 
 def main() -> NoReturn:

@@ -155,12 +155,21 @@ def _start(
 
 
 def _error(done: subprocess.CompletedProcess[str]) -> str:
-    """The class of the exception that ended a process, by the last line of its traceback."""
-    raised = [line for line in done.stderr.splitlines() if line[:1].isalpha() and ":" in line.split(" ")[0]]
-    if not raised:
+    """The class of the exception that ended a process, by the lines behind its tracebacks."""
+    names = [
+        name
+        for traceback in done.stderr.split("Traceback (most recent call last):")[1:]
+        if (name := _raised(traceback))
+    ]
+    if not names:
         return f"exit status {done.returncode}"
-    names = [line.partition(":")[0].rpartition(".")[2] for line in raised]
     return next((name for name in names if name in _LIVE), names[-1])
+
+
+def _raised(traceback: str) -> str:
+    """The class that a traceback ends with: its first line that is not indented, behind which a message may go on."""
+    line = next((line for line in traceback.splitlines() if line[:1].isalpha()), "")
+    return line.partition(":")[0].strip().rpartition(".")[2]
 
 
 def compare(chosen: list[str], recorders: list[Recorder], folder: Path) -> dict[str, dict[str, str]]:

@@ -75,7 +75,9 @@ class HttpCall(LogicalCall):
         more |= self._note_ignored()
         kept |= {name: value for name, value in more.items() if value}
         named = "/".join("{id}" if _ID.fullmatch(part) else part for part in wire.path.split("/"))
-        return plugins.Call(self.kind, f"{wire.method} {host}{named}", identity, self.mode_of(request), kept)
+        call = plugins.Call(self.kind, f"{wire.method} {host}{named}", identity, self.mode_of(request), kept)
+        call.amends = isinstance(form.json, dict)
+        return call
 
     def detail(
         self, error: BaseException | None = None, *, told: dict[str, Any] | None = None, failed: bool = False

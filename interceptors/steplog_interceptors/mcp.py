@@ -157,6 +157,7 @@ class _Request:
         target = named if self.method == "tools/call" else f"{self.method} {named}"
         args = {"server": _server(self.session), "method": self.method, **params}
         call = plugins.Call("tool_call", target, args, self.mode())
+        call.amends = True
         call.account = _mcp_account.account(self.session)
         return call
 
@@ -166,7 +167,10 @@ class _Request:
             return await original(self.session, self.request, self.result_type, *args, **kwargs)
         if ticket.recorded is not None:
             return await self._returned(ticket, kwargs.get("progress_callback"))
-        request = self._keyed(ticket.key) if ticket.call.mode == "keyed" else self.request
+        if ticket.changes:
+            self.params = json.loads(plugins.changed(json.dumps(self.params).encode(), ticket.changes))
+        keyed = {KEY: ticket.key} if ticket.call.mode == "keyed" else {}
+        request = self._asking(keyed) if keyed or ticket.changes else self.request
         try:
             result = await original(self.session, request, self.result_type, *args, **self._watched(kwargs))
         except Exception as error:
@@ -196,11 +200,11 @@ class _Request:
 
         return {**kwargs, "progress_callback": noted}
 
-    def _keyed(self, key: str) -> Any:
-        """The request with the step's key, by which the server can tell a repeat."""
+    def _asking(self, meta: dict[str, Any]) -> Any:
+        """The request with its parameters as they are now, and more in its `_meta`, such as the key of a keyed call."""
         wrapped = hasattr(self.request, "root")
         inner = self.request.root if wrapped else self.request
-        params = {**self.params, "_meta": {**self.params.get("_meta", {}), KEY: key}}
+        params = {**self.params, "_meta": {**self.params.get("_meta", {}), **meta}} if meta else self.params
         inner = inner.model_copy(update={"params": type(inner.params).model_validate(params)})
         return type(self.request)(inner) if wrapped else inner
 

@@ -169,7 +169,7 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
     hops: list[str] = []
     hops_token = _HOPS.set(hops)
     try:
-        response = original(session, request, **kwargs)
+        response = original(session, _amended(ticket, request), **kwargs)
         content = response.content
     except Exception as error:
         told = failure(error, request)
@@ -191,6 +191,15 @@ def _live(call: LogicalCall, original: Callable[..., Any], session: Any, request
     call.add(exchange, None, time.perf_counter() - began)
     ticket.finish("failed" if response.status_code >= 400 else "done", call.detail(), waited=call.waited)
     return _answering(call, response)
+
+
+def _amended(ticket: plugins.Ticket, request: Any) -> Any:
+    """The request with what a fork changes in its body."""
+    if not ticket.changes:
+        return request
+    amended = request.copy()
+    amended.prepare_body(plugins.changed(_whole_body(request), ticket.changes), None)
+    return amended
 
 
 def _verify(

@@ -15,7 +15,7 @@ import pytest
 import steplog
 from steplog._cli.main import cli
 from steplog._kernel.fold import fold
-from steplog._runtime.pack import body_names
+from steplog._kernel.references import references
 from steplog._runtime.settings import cipher
 from steplog.stores.files import FileStore
 from tests.golden import record
@@ -87,7 +87,7 @@ def test_every_log_folds_to_the_state_that_was_kept(name, tmp_path):
             assert kept(fold(events)) == state, run_id
             half = len(events) // 2
             assert kept(fold(events[half:], fold(events[:half]))) == state, f"{run_id}, folded in two parts"
-            for body in {body for event in events for body in body_names(event.data)}:
+            for body in {body for event in events for body in references(event.data)}:
                 assert store.bodies.has(body)
                 if name != "withheld":
                     store.bodies.get(body)

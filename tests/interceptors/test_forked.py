@@ -118,3 +118,28 @@ def test_a_call_whose_executor_cannot_change_it_stops_before_it_is_made():
     with pytest.raises(RunStopped, match="cannot change its request") as stopped:
         play(forked)
     assert isinstance(stopped.value.__cause__, DriftDetected)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_request_to_a_listed_host_is_changed(asynchronous: bool, home: Any):
+    import httpx
+
+    steplog.uninstall()
+    steplog.install(home=home, durability="process", http=["127.0.0.1"])
+
+    def play(run: str, url: str) -> Any:
+        async def body() -> Any:
+            client = httpx.AsyncClient() if asynchronous else httpx.Client()
+            try:
+                with steplog.run(run):
+                    return (await settled(client.post(url + "/items", json={"name": "tea"}))).json()
+            finally:
+                await settled(client.aclose() if asynchronous else client.close())
+
+        return perform(body)
+
+    with LocalProvider(handler=lambda hit: Reply.json(hit.json)) as provider:
+        play("r", provider.url)
+        forked = steplog.fork("r", at=1, set={"name": "coffee"}, live_tools=True)
+        assert play(forked, provider.url) == play(forked, provider.url) == {"name": "coffee"}
+        assert [hit.json["name"] for hit in provider.hits] == ["tea", "coffee"]

@@ -274,3 +274,18 @@ def test_real_traffic_is_returned_as_it_was(name, asynchronous, home, offline):
         offline(provider)
         assert program() == live
     assert live
+
+
+def test_a_fork_changes_what_is_asked(home):
+    def play(run: str, url: str) -> None:
+        client = client_of(url)
+        with steplog.run(run):
+            client.models.generate_content(model="gemini-x", contents="hi")
+
+    with LocalProvider(handler=gemini) as provider:
+        play("r", provider.url)
+        forked = steplog.fork("r", at=1, set={"contents[0].parts[0].text": "bye"})
+        play(forked, provider.url)
+        play(forked, provider.url)
+        asked = [hit.json["contents"][0]["parts"][0]["text"] for hit in provider.hits]
+    assert asked == ["hi", "bye"]

@@ -277,3 +277,35 @@ def test_servers_of_one_name_are_told_apart_by_how_they_are_reached(home: Path, 
     accounts = [one["data"].get("account") for one in log if one["type"] == "step.started"]
     assert accounts[0] == accounts[3]
     assert len(set(accounts)) == 3
+
+
+def test_a_fork_changes_what_a_tool_is_given(home, stdio):
+    async def program(run: str) -> None:
+        with steplog.run(run):
+            async with stdio.session() as session:
+                await session.call_tool("refund", {"order": "a"})
+
+    asyncio.run(program("r"))
+    forked = steplog.fork("r", at=1, set={"arguments.order": "b"}, live_tools=True)
+    asyncio.run(program(forked))
+    asyncio.run(program(forked))
+    assert stdio.happened() == ["refund a", "refund b"]
+    with pytest.raises(steplog.InvalidArgument, match="asks no model"):
+        steplog.fork("r", at=1, model="gpt-5")
+
+
+def test_a_replay_of_a_program_with_a_server_calls_none_of_its_tools(home, shop):
+    async def program() -> str:
+        with steplog.run("r"):
+            async with shop.session() as session:
+                return str((await session.call_tool("refund", {"order": "a"})).content[0].text)
+
+    said = asyncio.run(program())
+    allowed = [Path(sys.executable).name] if shop.url is None else [shop.url.split("/")[2]]
+    with steplog.replay("r", allow=allowed) as replayed:
+        assert asyncio.run(program()) == said
+    assert replayed.identical, replayed.divergence
+    assert shop.happened() == ["refund a"]
+    with pytest.raises((steplog.RunStopped, BaseExceptionGroup)), steplog.replay("r") as replayed:
+        asyncio.run(program())
+    assert replayed.divergence.kind == "unrecorded"

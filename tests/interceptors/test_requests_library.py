@@ -337,3 +337,18 @@ def test_the_message_of_an_exception_is_the_same_on_a_resume(home, offline):
     assert SECRET + "QqWw/send?api_key=" + SECRET in live
     assert program() == live
     assert SECRET.encode() not in b"".join(file.read_bytes() for file in home.rglob("*") if file.is_file())
+
+
+def test_a_fork_changes_what_is_asked(home):
+    def play(run: str, url: str) -> Any:
+        with steplog.run(run):
+            return requests.post(url + "/items", json={"name": "tea", "count": 1}).json()
+
+    with LocalProvider(handler=lambda hit: Reply.json(hit.json)) as provider:
+        play("r", provider.url)
+        forked = steplog.fork("r", at=1, set={"name": "coffee"}, live_tools=True)
+        assert play(forked, provider.url) == {"name": "coffee", "count": 1}
+        assert play(forked, provider.url) == {"name": "coffee", "count": 1}
+        assert [hit.json["name"] for hit in provider.hits] == ["tea", "coffee"]
+        with pytest.raises(steplog.InvalidArgument, match="asks no model"):
+            steplog.fork("r", at=1, model="gpt-5")

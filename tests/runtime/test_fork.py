@@ -515,3 +515,14 @@ def test_a_memory_store_is_forked_too():
         look(ORDER)
         refund(ORDER, 1)
     assert effects == []
+
+
+@pytest.mark.parametrize(
+    "changes, told", [({"set": {"reason": "x"}}, "no argument 'reason'"), ({"model": "m"}, "asks no")]
+)
+def test_an_argument_that_a_tool_does_not_have_is_refused(changes, told):
+    with steplog.run("r"):
+        refund(ORDER, 4200)
+
+    with pytest.raises(InvalidArgument, match=told):
+        steplog.fork("r", at=1, **changes)

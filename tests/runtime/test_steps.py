@@ -24,8 +24,8 @@ import pytest
 
 import steplog
 from steplog._kernel.fold import fold
+from steplog._kernel.references import references
 from steplog._runtime import redaction
-from steplog._runtime.pack import body_names
 from steplog._runtime.resolve import resolve
 from steplog.stores.bodies import SqliteBodies
 from steplog.stores.files import FileStore
@@ -576,7 +576,7 @@ def test_secrets_of_the_environment_are_in_no_file(home, monkeypatch):
     bodies = FileStore(str(home)).bodies
     state = fold(FileStore(str(home)).read("r").events)
     for step in state.steps.values():
-        for name in body_names({"started": step.started, "finished": step.finished}):
+        for name in references({"started": step.started, "finished": step.finished}):
             assert not any(spelling in bodies.get(name) for spelling in spellings)
 
 

@@ -415,6 +415,13 @@ def test_messages_name_the_run_the_file_and_the_remedy(tmp_path):
     with pytest.raises(StoreError) as caught:
         fill(writer, chain, 3)
     message = str(caught.value)
-    for part in ("refund-7", "events 1 to 3", store.path_of("refund-7"), "disk is full", "as it was before"):
+    for part in (
+        "refund-7",
+        "events 1 to 3",
+        store.path_of("refund-7"),
+        "disk is full",
+        "move the whole home",
+        "as it was before",
+    ):
         assert part in message
     writer.close()

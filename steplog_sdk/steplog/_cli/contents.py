@@ -8,51 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from steplog._kernel.references import FOREIGN, VALUES, is_form
 from steplog._runtime.pack import form_bytes, value_tree, whole_data
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:
     from steplog.stores.base import BodyStore
-
-# Encoded values of the user's program; everything else in an event was laid out by steplog.
-_VALUES: Final = frozenset({"args", "result", "value"})
-# Parameters of a request are the provider's own names and may be spelled like ours.
-_FOREIGN: Final = frozenset({"params"})
-
-
-def is_form(node: Any) -> bool:
-    """Whether a node of a detail tree stands for bytes."""
-    if not isinstance(node, dict) or len(node) != 1 + ("size" in node):
-        return False
-    return "json" in node or any(isinstance(node.get(key), str) for key in ("text", "base64", "body"))
-
-
-def references(data: dict[str, Any]) -> Iterator[str]:
-    """Names of the bodies that an event names.
-
-    What a program passed as arguments or got as a result may look like one of our references by accident, so inside
-    values only the reserved form counts, and inside a body's own JSON nothing does.
-    """
-    for key, node in data.items():
-        if key in _VALUES:
-            yield from _value_references(node)
-        elif key in _FOREIGN:
-            continue
-        elif is_form(node):
-            if "body" in node:
-                yield str(node["body"])
-        elif isinstance(node, dict):
-            yield from references(node)
-        elif isinstance(node, list):
-            yield from references(dict(enumerate(node)))  # type: ignore[arg-type]  # keys only need to be no value names
-
-
-def _value_references(node: Any) -> Iterator[str]:
-    if isinstance(node, dict) and node.get("$steplog") == "body":
-        yield str(node["sha256"])
 
 
 class Contents:
@@ -110,9 +73,9 @@ class Contents:
         return node
 
     def _item(self, key: str, item: Any) -> Any:
-        if key in _FOREIGN:
+        if key in FOREIGN:
             return item
-        return self.value(item) if key in _VALUES else self.detail(item)
+        return self.value(item) if key in VALUES else self.detail(item)
 
 
 def _readable(data: bytes) -> Any:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steplog._cli.contents import references
 from steplog._cli.lookup import Found, find_run, store_at
 from steplog._cli.options import common
 from steplog._cli.output import columns, console, emit_json, printable, size
+from steplog._kernel.references import references
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:

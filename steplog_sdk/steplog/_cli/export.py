@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from steplog._cli import program as programs
-from steplog._cli.contents import references
 from steplog._cli.lookup import Found, find_run, store_at
 from steplog._cli.options import chosen_home, common
 from steplog._cli.output import command, console, emit_json, printable, size
 from steplog._kernel.events import Event
+from steplog._kernel.references import references
 from steplog._kernel.words import counted
 from steplog._runtime.origin import WRAPPED
 

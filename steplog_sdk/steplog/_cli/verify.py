@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from steplog._cli.contents import references
 from steplog._cli.lookup import Found, find_run
 from steplog._cli.options import common
 from steplog._cli.output import console, emit_json, error_facts, printable
 from steplog._kernel.events import Event
+from steplog._kernel.references import references
 from steplog._kernel.words import counted
 from steplog.errors import BodyMissing, Corrupt, StoreError
 from steplog.stores.base import LogView

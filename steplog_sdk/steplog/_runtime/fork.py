@@ -14,13 +14,15 @@ from steplog._kernel.events import FORMAT
 from steplog._kernel.fold import RunState, StepState
 from steplog._kernel.fork import FORKED, Prefix, bodies_of, lineage, prefix, steps_named
 from steplog._kernel.line import Chain
+from steplog._kernel.paths import parse
+from steplog._kernel.references import references
 from steplog._runtime import redaction, settings
 from steplog._runtime.commit import timestamp
 from steplog._runtime.door import PROCESS
 from steplog._runtime.evidence import recorded_request
 from steplog._runtime.fingerprint import Fingerprints
 from steplog._runtime.forked import changed
-from steplog._runtime.pack import Sink, body_names, clean_event
+from steplog._runtime.pack import Sink, clean_event
 from steplog.errors import BodyMissing, InvalidArgument, KeyMissing, UnknownStep
 from steplog.stores.base import check_run_id, folded
 
@@ -117,7 +119,7 @@ def draft(
         raise InvalidArgument(message, run_id=run_id)
     told = [] if step is None else _told_changes(store, run_id, step, changes)
     cut = prefix(view.events, step)
-    missing = [name for name in bodies_of(cut.events, body_names) if not store.bodies.has(name)]
+    missing = [name for name in bodies_of(cut.events, references) if not store.bodies.has(name)]
     return Draft(run_id, state, cut, told, result, live_tools, missing)
 
 
@@ -132,7 +134,7 @@ def make(store: Store, drafted: Draft, new_id: str | None = None) -> str:
             continue
         sink = Sink(redactor, store.bodies.name)
         log = _sealed(drafted, chosen, sink, redactor)
-        names = bodies_of(drafted.prefix.events, body_names)
+        names = bodies_of(drafted.prefix.events, references)
         with store.bodies.held():
             # Inside, no prune takes what the new lines name.
             store.bodies.put(sink.bodies, sync=True)
@@ -190,6 +192,10 @@ def _told_changes(store: Store, run_id: str, step: StepState, changes: Mapping[s
         asked = recorded_request(step, store.bodies)
     except (BodyMissing, KeyMissing) as gone:
         raise InvalidArgument(f"the request of step {step.id} cannot be read: {gone}", **facts) from gone
+    if "model" in changes and step.kind != "llm_call" and "model" not in asked:
+        raise InvalidArgument(f"step {step.id} is {step.kind} {step.target}, which asks no model.", **facts)
+    if step.kind == "tool_call" and "request" not in step.started:
+        _check_arguments(asked, step, changes)
     if "model" in changes and step.kind == "llm_call" and "model" not in asked:
         message = f"the request of step {step.id} names its model in the path, not in its body; it cannot be changed."
         raise InvalidArgument(message, **facts)
@@ -197,9 +203,17 @@ def _told_changes(store: Store, run_id: str, step: StepState, changes: Mapping[s
     return [(path, _at(asked, path), _at(after, path)) for path in changes]
 
 
-def _at(tree: Any, path: str) -> Any:
-    from steplog._kernel.paths import parse
+def _check_arguments(asked: dict[str, Any], step: StepState, changes: Mapping[str, Any]) -> None:
+    """Refuse an argument that the tool does not have: what is recorded has every one, also by its default."""
+    for path in changes:
+        name = parse(path)[0]
+        if name not in asked:
+            has = ", ".join(map(str, asked)) or "none"
+            message = f"{step.target} has no argument {name!r}, so {path!r} cannot be set. Its arguments: {has}."
+            raise InvalidArgument(message, step=step.id)
 
+
+def _at(tree: Any, path: str) -> Any:
     for step in parse(path):
         try:
             tree = tree[step]

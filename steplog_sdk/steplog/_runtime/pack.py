@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -323,18 +323,3 @@ def value_tree(recorded: Any, bodies: BodyStore) -> Any:
     if isinstance(recorded, dict) and recorded.get("$steplog") == "body":
         return orjson.loads(bodies.get(recorded["sha256"]))
     return recorded
-
-
-def body_names(node: Any) -> Iterator[str]:
-    """Names of all bodies that event data refers to."""
-    if isinstance(node, dict):
-        if node.get("$steplog") == "body":
-            yield node["sha256"]
-        elif isinstance(node.get("body"), str) and "size" in node:
-            yield node["body"]
-        else:
-            for value in node.values():
-                yield from body_names(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from body_names(value)

@@ -10,10 +10,11 @@ from steplog._kernel import events as ev
 from steplog._kernel.codec import encode, encode_exception
 from steplog._kernel.fold import DONE, FAILED, FINISHED, RUNNING, RunState, StepState
 from steplog._kernel.fork import is_simulation
+from steplog._kernel.references import references
 from steplog._runtime import redaction, settings
 from steplog._runtime.door import PROCESS
 from steplog._runtime.journal import Journal
-from steplog._runtime.pack import Sink, body_names
+from steplog._runtime.pack import Sink
 from steplog.errors import InvalidArgument, OutcomeUnknown, StepFailed, UnknownStep
 from steplog.stores.base import folded
 
@@ -172,7 +173,7 @@ def in_doubt(step: StepState, bodies: BodyStore) -> bool:
     if step.status in FINISHED:
         outcome = step.finished or {}
         noted = step.progressed if "progressed" in outcome else []
-        lost = any(not bodies.has(name) for name in body_names([outcome, *noted]))
+        lost = any(not bodies.has(name) for data in [outcome, *noted] for name in references(data))
         # A result given by hand may turn out to be of no use to the program; then another word takes its place.
         by_hand = outcome.get("how") == "done"
         return lost or by_hand or "unreplayable" in outcome or "redacted" in outcome

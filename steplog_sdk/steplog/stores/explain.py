@@ -16,11 +16,14 @@ from steplog.stores.fs import FS
 TYPED_HOME: Final = "STEPLOG_TYPED_HOME"
 """The environment variable that holds the home, absolute, where `--home` named it to whoever started the program."""
 
+# A run that is looked for in an empty home begins anew, with all its effects.
+_MOVE: Final = "move the whole home to another disk and set STEPLOG_HOME to it (in an empty one a run would begin anew)"
+
 _REMEDIES: Final = {
     errno.ENOSPC: "The disk is full: free some space (`steplog du` says what takes it, `steplog prune` gives up what "
-    "is old), or point STEPLOG_HOME to another disk, then go on with the run.",
-    errno.EDQUOT: "Your disk quota is used up: free some space, or point STEPLOG_HOME to another disk.",
-    errno.EFBIG: "A file size limit was reached: raise it (`ulimit -f`), or point STEPLOG_HOME elsewhere.",
+    f"is old), or {_MOVE}; then go on with the run.",
+    errno.EDQUOT: f"Your disk quota is used up: free some space, or {_MOVE}.",
+    errno.EFBIG: f"A file size limit was reached: raise it (`ulimit -f`), or {_MOVE}.",
     errno.EROFS: "The file system is read-only: mount it writable, or point STEPLOG_HOME to a writable directory.",
     errno.EACCES: "This user may not do that there: check owner and mode (`ls -ld`), or set STEPLOG_HOME.",
     errno.EPERM: "This user may not do that there: check owner and mode (`ls -ld`), or set STEPLOG_HOME.",

@@ -99,7 +99,8 @@ def check_space(fs: FS, path: str) -> None:
             path,
             "space",
             "only %s are free on the disk of %s. When it is full, steps are refused and runs halt: free some space "
-            "(`steplog du` says what takes it, `steplog prune` gives up what is old), or point STEPLOG_HOME elsewhere.",
+            "(`steplog du` says what takes it, `steplog prune` gives up what is old), or move the whole home to "
+            "another disk.",
             megabytes(space.free),
             path,
         )

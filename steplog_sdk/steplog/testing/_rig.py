@@ -26,7 +26,7 @@ from typing import Any, Final
 import pytest
 
 import steplog
-from steplog._runtime.pack import body_names
+from steplog._kernel.references import references
 from steplog.stores.files import FileStore
 from steplog.testing.provider import Hit
 
@@ -149,7 +149,7 @@ def everything_in(home: Path) -> bytes:
     store = FileStore(home)
     with suppress(steplog.StoreError):  # no body was stored
         for run_id in store.runs():
-            names = {name for event in store.read(run_id).events for name in body_names(event.data)}
+            names = {name for event in store.read(run_id).events for name in references(event.data)}
             kept += [store.bodies.get(name) for name in names]
     store.bodies.close()
     return b"\n".join(kept)

@@ -10,7 +10,6 @@ def test_every_verb_stands_under_one_heading(invoke):
     lines = shown.splitlines()
     for title in _GROUPS:
         assert f"{title}:" in lines
-    assert "More:" not in lines
     for name in cli.commands:
         assert sum(line.startswith(f"  {name} ") for line in lines) == 1
     assert max(map(len, lines)) <= 80

@@ -77,6 +77,45 @@ def test_a_finished_run_is_replayed_with_nothing_done_and_nothing_written(home):
     assert (replayed.replayed, replayed.live_calls, replayed.unplayed) == (2, 0, [])
 
 
+def test_a_home_is_left_as_it_is_with_its_bodies(home):
+    """So a home that may only be read can be replayed from."""
+
+    def program() -> None:
+        with steplog.run("r"):
+            refund("o" * 9000)
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+    program()
+    before = files()
+
+    with steplog.replay("r") as replayed:
+        program()
+
+    assert replayed.identical
+    assert files() == before
+
+
+def test_a_result_whose_body_is_gone_cannot_be_given_back(home):
+    def program() -> None:
+        with steplog.run("r"):
+            refund("o" * 9000)
+
+    program()
+    DONE.clear()
+    steplog.uninstall()
+    for path in home.glob("bodies.db*"):
+        path.unlink()
+    steplog.install(home=home, interceptors=[])
+
+    with pytest.raises(steplog.RunStopped), steplog.replay("r") as replayed:
+        program()
+
+    assert replayed.divergence.kind == "unreplayable"
+    assert DONE == []
+
+
 def test_the_block_is_the_run_where_the_program_opens_none():
     record()
 

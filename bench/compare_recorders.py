@@ -155,12 +155,9 @@ def _start(
 
 
 def _error(done: subprocess.CompletedProcess[str]) -> str:
-    """The class of the exception that ended a process, by the lines behind its tracebacks."""
-    names = [
-        name
-        for traceback in done.stderr.split("Traceback (most recent call last):")[1:]
-        if (name := _raised(traceback))
-    ]
+    """The class of the exception that ended a process, by what stands behind its tracebacks."""
+    before, *tracebacks = done.stderr.split("Traceback (most recent call last):")
+    names = [name for text in tracebacks or [before] if (name := _raised(text))]
     if not names:
         return f"exit status {done.returncode}"
     return next((name for name in names if name in _LIVE), names[-1])

@@ -17,10 +17,11 @@ import openai
 import pytest
 
 import steplog
-from steplog.testing import LocalProvider, MemoryStore
+from steplog.testing import LocalProvider, MemoryStore, _files, layout
 from steplog.testing._files import beside_of, read, write
+from steplog.testing._forms import Shared
 from steplog.testing._taking import taken
-from steplog.testing.cassettes import Cassette, CassetteError, dumps, loads
+from steplog.testing.cassettes import Cassette, CassetteError, Tape, dumps, loads
 from tests.support import agents
 from tests.support.agents import lookup_order, refund, refund_agent, restock_agent, send_mail
 from tests.support.processes import environment
@@ -301,6 +302,48 @@ def test_a_process_that_dies_while_it_writes_leaves_the_old_file(call, tmp_path)
 def test_what_is_no_cassette_is_refused_with_the_reason(text, why):
     with pytest.raises(CassetteError, match=why):
         loads(text, "tests/cassettes/a.steplog.json")
+
+
+def test_cases_that_no_file_name_could_tell_apart_have_a_file_each():
+    paths = {
+        layout.path_of("tests/test_it.py", ["T", f"test[{case}]"])
+        for case in ("a b", "a/b", "a-b", "x" * 300, "x" * 301)
+    }
+
+    assert len(paths) == 5
+    assert max(len(os.path.basename(path)) for path in paths) < 200
+
+
+def test_a_file_beside_it_is_no_path(tmp_path):
+    (tmp_path / "x").write_bytes(b"1")
+    body = {"exchanges": [{"body": {"file": "../x", "size": 1}}]}
+    events = [{"type": "step.finished", "step": "s_a", "data": body}]
+    text = {"cassette": "steplog-cassette/1", "runs": [{"run": "r", "events": events}]}
+    path = tmp_path / "deep/a.steplog.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(text))
+
+    with pytest.raises(CassetteError, match=r"'\.\./x' is no file beside it"):
+        read(str(path))
+
+
+def test_what_would_not_read_back_is_not_written(tmp_path, monkeypatch):
+    path = tmp_path / "a.steplog.json"
+    path.write_text("the old one")
+    monkeypatch.setattr(_files, "loads", lambda *_: Cassette("t", "2026-11-30"))
+
+    with pytest.raises(CassetteError, match="would not read back"):
+        write(str(path), Cassette("t", "2026-11-30", [Tape("r", [])]))
+    assert path.read_text() == "the old one"
+
+
+def test_what_two_requests_share_is_what_json_holds_equal():
+    shared, long = Shared(), "x" * 500
+    one = {"json": {"messages": [{"n": 1, "text": long}, {"n": 1}]}}
+    same = {"json": {"messages": [{"n": 1, "text": long}, {"n": True}]}}
+
+    assert shared.shorten("s_1", one) == one
+    assert shared.shorten("s_2", same) == {"as": "s_1", "same": {"messages": 1}, "json": {"messages": [{"n": True}]}}
 
 
 @steplog.step

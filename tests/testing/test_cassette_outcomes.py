@@ -194,6 +194,32 @@ def test_a_fixture_that_is_gone_leaves_steps_that_nobody_asks_for(play):
     found.stdout.fnmatch_lines(["*did not ask for 1 of the steps*"])
 
 
+OWN = """
+@pytest.mark.steplog
+def test_own(steplog_cassette):
+    with steplog.run("{0}"):
+        assert ask("r") == "r!"
+    own = [run.run_id for run in steplog_cassette.runs if run.run_id != "steplog-fixtures"]
+    assert own == ["test_it.test_own", "mine"]
+"""
+
+
+def test_a_run_of_the_tests_own_is_not_taken_for_what_its_fixtures_ask_for(play, provider):
+    play(OWN.format("mine")).assert_outcomes(passed=1)
+    play(OWN.format("mine"), ci=True).assert_outcomes(passed=1)
+    # An id may be made up anew each time.
+    play(OWN.format("another"), ci=True).assert_outcomes(passed=1)
+    assert len(provider.hits) == 1
+
+
+def test_a_test_that_catches_the_refusal_fails_all_the_same(play, provider):
+    play('@pytest.mark.steplog\ndef test_one(): ask("a")\n')
+    caught = '@pytest.mark.steplog\ndef test_one():\n    ask("a")\n    try: ask("b")\n    except BaseException: pass\n'
+
+    play(caught, ci=True).assert_outcomes(failed=1)
+    assert len(provider.hits) == 1
+
+
 SHARED = """
 @pytest.fixture(scope="module")
 def shared(): return ask("shared")

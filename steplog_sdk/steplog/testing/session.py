@@ -261,7 +261,7 @@ class Session:
         """The recorded run of an id; where none has it, the next one that nobody has opened: ids may be made up."""
         tapes = [] if self.cassette is None else self.cassette.tapes
         named = [tape for tape in tapes if tape.run == run_id]
-        left = [tape for tape in tapes[1:] if tape.run not in (FIXTURES, *self._times)]
+        left = [tape for tape in tapes[1:] if tape.run not in self._times]
         return next(iter(named or (left if run_id != FIXTURES else ())), None)
 
     def refuse(self, what: str) -> Interrupt | NotInRun:

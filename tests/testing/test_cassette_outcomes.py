@@ -217,7 +217,11 @@ def test_a_test_that_catches_the_refusal_fails_all_the_same(play, provider):
     caught = '@pytest.mark.steplog\ndef test_one():\n    ask("a")\n    try: ask("b")\n    except BaseException: pass\n'
 
     play(caught, ci=True).assert_outcomes(failed=1)
-    assert len(provider.hits) == 1
+    inner = "@pytest.mark.steplog\ndef test_two():\n    try:\n        with steplog.run('inner'): ask('{0}')\n"
+    inner += "    except BaseException: pass\n"
+    play(inner.format("a")).assert_outcomes(passed=1)
+    play(inner.format("b"), ci=True).assert_outcomes(failed=1)
+    assert len(provider.hits) == 2
 
 
 SHARED = """
@@ -245,8 +249,11 @@ def test_a_fixture_of_several_tests_is_refused_by_name(play, pytester, provider)
 
 
 def test_a_fixture_records_what_it_asks_for_behind_one_that_is_shared(play, provider):
+    turned = 'return request.getfixturevalue("shared") + ask("own")'
     code = SHARED.replace('return ask("shared")', 'return "!"')
+    code = code.replace('return ask("own") + request.getfixturevalue("shared")', turned)
+    play(code, "-k", "two").assert_outcomes(passed=1, deselected=1)
     play(code).assert_outcomes(passed=2)
     play(code, ci=True).assert_outcomes(passed=2)
 
-    assert [hit.json["messages"][-1]["content"] for hit in provider.hits] == ["a", "own", "a"]
+    assert [hit.json["messages"][-1]["content"] for hit in provider.hits] == ["own", "a", "a"]

@@ -44,7 +44,7 @@ INTERRUPTED = 130
 _GROUPS = {
     "Run": ("run", "resume"),
     "Look": ("ls", "show", "why", "diff"),
-    "Settle": ("resolve", "undo", "approve", "reject", "policy"),
+    "Settle": ("resolve", "undo", "approve", "reject", "signal", "cancel", "policy"),
     "Time machine": ("replay", "fork", "doctor"),
     "Tests": ("check", "crash-test", "import-vcr"),
     "Keep": ("verify", "repair", "du", "prune", "export", "import", "key"),

@@ -225,7 +225,7 @@ REPORTED_THEN_ON = Seq((Report(Outage("a"), Act("safe", "note")), Act("unsafe", 
 CLEANED_UP = Seq((Finally(Outage("a"), Act("unsafe", "b")), Value("a")))
 
 
-@settings(max_examples=examples(250), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250, most=1000), suppress_health_check=[HealthCheck.too_slow])
 @given(program=PROGRAMS, moments=CRASHES, pauses=PAUSES)
 @example(program=HANDLED_THEN_DOWN, moments=[(0.0, False)], pauses=[0.0])
 @example(program=REPORTED_THEN_ON, moments=[(0.0, False)], pauses=[0.0])

@@ -101,6 +101,8 @@ def behind(state: RunState, failed: StepState) -> list[str]:
     place, places = failed.after, {failed.after}
     while place is not None and place in state.steps:
         place = state.steps[place].after
+        if place in places:
+            break  # no runtime writes steps that follow each other in a circle; a damaged log must not hang its reader
         places.add(place)
     for before in places:
         siblings = state.followers.get((failed.scope, before), ())

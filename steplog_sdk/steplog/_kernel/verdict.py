@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from steplog._kernel.fold import RunState, StepState
+from steplog._kernel.fold import BLOCKED, RunState, StepState
 
 IDENTICAL: Final = "identical"
 DIFFERENT: Final = "different"
@@ -94,7 +94,8 @@ def _same_stop(before: dict[str, Any], halted: Halted) -> bool:
 
 def _open_end(recorded: RunState, halted: Halted) -> str:
     step = recorded.steps.get(halted.step or "")
-    where = "" if step is None else f", in the middle of {step.kind} {step.target} ({step.id})"
+    place = "at" if step is not None and step.status == BLOCKED else "in the middle of"
+    where = "" if step is None else f", {place} {step.kind} {step.target} ({step.id})"
     return f"the recording ends here{where} ({_how(recorded)})"
 
 

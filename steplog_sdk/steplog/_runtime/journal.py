@@ -40,6 +40,7 @@ class Journal:
         state: the folded state, up to the newest event on disk. Read it under no lock for single steps only;
             `snapshot` gives a consistent copy.
         resumed: whether the log held events before it was opened.
+        stop: data of the `run.suspended` in which the log ended before it was opened, or None.
         pid: the process that opened it, which alone may write.
     """
 
@@ -48,6 +49,7 @@ class Journal:
         self.store = store
         self.state = state
         self.resumed = state.seq >= 0
+        self.stop = state.ended if state.status == "suspended" else None
         self.pid = os.getpid()
         chain = Chain(run_id, writer.view.events)
         chain.epoch += 1

@@ -200,6 +200,15 @@ def test_an_interrupt_inside_a_step_leaves_it_open(state_of):
     assert statuses == {"outer": "running", "bad": "done"}
 
 
+@pytest.fixture
+def heeds_sigint():
+    """A shell that starts the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_sigint")
 def test_a_keyboard_interrupt_leaves_the_effect_in_doubt(state_of):
     @steplog.step
     def tool():

@@ -189,7 +189,7 @@ def test_other_bad_arguments_are_refused():
 
 
 def test_the_environment_names_only_the_first_run(monkeypatch):
-    monkeypatch.setattr("steplog._runtime.run._unnamed", 0)
+    monkeypatch.setattr("steplog._runtime.naming._unnamed", 0)
     monkeypatch.setenv("STEPLOG_RUN_ID", "from-env")
 
     assert steplog.run().run_id == "from-env"
@@ -197,7 +197,7 @@ def test_the_environment_names_only_the_first_run(monkeypatch):
 
 
 def test_the_environment_can_name_a_later_run(monkeypatch):
-    monkeypatch.setattr("steplog._runtime.run._unnamed", 0)
+    monkeypatch.setattr("steplog._runtime.naming._unnamed", 0)
     monkeypatch.setenv("STEPLOG_RUN_ID", "from-env")
     monkeypatch.setenv("STEPLOG_RUN_NTH", "1")
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from steplog._kernel.fold import RunState, StepState
-from steplog._runtime import budgeting, ending, forked, messages, origin, settings, steering, ulid
+from steplog._runtime import budgeting, ending, forked, messages, naming, origin, settings, steering
 from steplog._runtime.budgeting import Budgeted
 from steplog._runtime.context import FRAME, Frame, current_task, frame, owner, running_loop
 from steplog._runtime.door import PROCESS
@@ -367,26 +367,8 @@ def run(
         **steering.options(policy, on_block, installed.policy),
         "budget": settings.check_budget(budget) or installed.budget,
     }
-    options["nth"] = _unnamed if run_id is None else None
-    return Run(forked.standing_in(check_run_id(run_id if run_id is not None else _default_id())), chosen, options)
-
-
-_unnamed = 0
-
-
-def _default_id() -> str:
-    """The id of a run that the program does not name.
-
-    `steplog resume` starts a program again for one of its runs, and says by `STEPLOG_RUN_NTH` which of its unnamed ones
-    that was. A run inside another run is named after its place there, so that a resumed program finds it again.
-    """
-    global _unnamed  # counts for the whole process, since the environment names runs of a process
-    place = frame()
-    if place is not None:
-        return place.recorder.dispatch.name_of_inner_run(place.scope)
-    nth, _unnamed = _unnamed, _unnamed + 1
-    named = os.environ.get("STEPLOG_RUN_ID")
-    return named if named and nth == int(os.environ.get("STEPLOG_RUN_NTH", "0")) else ulid.new()
+    options["nth"] = naming.nth() if run_id is None else None
+    return Run(forked.standing_in(check_run_id(naming.default() if run_id is None else run_id)), chosen, options)
 
 
 def current_run() -> Run | None:

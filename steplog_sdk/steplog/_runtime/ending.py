@@ -24,7 +24,13 @@ NOTHING: Final = object()
 """In the place of a result, where there is none."""
 
 
-def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str], result: Any = NOTHING) -> Entry:
+def record(
+    recorder: Recorder,
+    error: BaseException | None,
+    said: tuple[str, str],
+    result: Any = NOTHING,
+    undone: dict[str, Any] | None = None,
+) -> Entry:
     """Put the end of a run in line.
 
     Args:
@@ -32,9 +38,12 @@ def record(recorder: Recorder, error: BaseException | None, said: tuple[str, str
         error: what leaves its scope, or None.
         said: the outcome and the reason that the program has given, for an end without an error.
         result: what a workflow has returned, encoded.
+        undone: what was undone of a run that was cancelled, where that was asked for.
     """
     run_id = recorder.journal.run_id
     type_, data = _end(recorder, error, said)
+    if undone is not None:
+        data["undo"] = undone
     unplayed = recorder.dispatch.unplayed()
     if type_ == ev.RUN_ENDED and unplayed:
         data["unplayed"] = len(unplayed)
@@ -100,3 +109,22 @@ def stopped(run: messages.Named, interrupt: Interrupt) -> RunStopped:
     error.__cause__ = interrupt
     uncaught.watch()
     return error
+
+
+def with_undone(run: messages.Named, interrupt: Cancelled, undone: dict[str, Any] | None) -> Interrupt:
+    """The interrupt of a cancelled run, to be raised once more, which says what was undone."""
+    copy = messages.again(interrupt)
+    if undone is None:
+        return copy
+    error = undone.get("error")
+    command = run.command("undo")
+    if error is not None:
+        text = f"What it has done is not undone to the end: {error['message']}\nGo on with that by: {command}"
+        copy.commands = (*copy.commands, command)
+    elif undone["run"] is None:
+        text = "It has done nothing that could be undone."
+    else:
+        text = f"Undone: {undone['undone']} step(s), by run {undone['run']}."
+    left = undone.get("left")
+    copy.args = (f"{interrupt}\n{text}" + (f"\nNot undone, since it has no undo: {', '.join(left)}" if left else ""),)
+    return copy

@@ -1,7 +1,7 @@
 """The id of a run that the program does not name.
 
-`steplog resume` starts a program again for one of its runs, and says by `STEPLOG_RUN_NTH` which of its unnamed ones that
-was. A run inside another run is named after its place there, so that a resumed program finds it again.
+`steplog resume` starts a program again for one of its runs, and says by `STEPLOG_RUN_NTH` which of its unnamed ones
+that was. A run inside another run is named after its place there, so that a resumed program finds it again.
 """
 
 from __future__ import annotations

@@ -53,11 +53,12 @@ class OwnerTask:
         loop.call_soon_threadsafe(loop.call_later, first, self._nudge, task)
 
     def left(self) -> None:
-        """The owner has left the run's scope; the cancellations that are still pending on it are ours to take back."""
+        """The owner leaves the run's scope; the cancellations that are still pending on it are ours to take back."""
         self._left = True
         if self._task is not None:
             for _ in range(self._cancelled):
                 self._task.uncancel()
+        self._cancelled = 0
 
     def _waiting_task(self) -> Any:
         return _awaited_by(self._thread) if self._may_start_loop else self._task

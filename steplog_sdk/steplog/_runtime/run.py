@@ -156,6 +156,8 @@ class Run(Waits, Budgeted):
     def _refuse_another_than_resumed(self) -> None:
         """`steplog resume` starts a program for one run; what it would do in a new one nobody has asked for."""
         resumed = os.environ.get("STEPLOG_RESUME")
+        if self._options.get("trigger", {}).get("kind") == "undo":
+            return  # it belongs to a run that was asked for
         if resumed and self.run_id != resumed and self.run_id not in self._store.runs():
             message = (
                 f"this program was started to resume run {resumed}, but it opens a new run {self.run_id}. Nothing was "
@@ -281,12 +283,17 @@ class Run(Waits, Budgeted):
             error = raised
         if recorder.halted is not None and not isinstance(recorder.halted, Cancelled):
             return messages.again(recorder.halted)
+        undone = None
+        if recorder.unwinding is not None and self._options.get("undo_on_cancel"):
+            from steplog._runtime import undoing
+
+            undone = yield from undoing.after_cancel(recorder, self._owner)
         try:
-            yield ending.record(recorder, error, self._outcome, self.returned)
+            yield ending.record(recorder, error, self._outcome, self.returned, undone)
         except UNWRITTEN as failed:
             return messages.end_not_recorded(recorder.named, failed)
         if recorder.unwinding is not None:
-            return messages.again(recorder.unwinding.interrupt)
+            return ending.with_undone(recorder.named, recorder.unwinding.interrupt, undone)
         return error if isinstance(error, Interrupt) else None
 
 
@@ -309,6 +316,7 @@ def run(
     policy: Given | Literal[False] = None,
     on_block: str | None = None,
     budget: Budget | None = None,
+    undo_on_cancel: bool = False,
 ) -> Run:
     """Open a run, or resume it where its log ends. Use with `with` or `async with`.
 
@@ -330,6 +338,7 @@ def run(
         on_block: what happens where a step has to be approved: `suspend` the run (default), or `wait` with that branch
             alone; `STEPLOG_ON_BLOCK`.
         budget: what the run may use up (docs/budgets.md); as installed by default. None leaves what the log says.
+        undo_on_cancel: when the run is cancelled and the program has unwound, undo its finished steps, as `undo` does.
 
     Raises:
         InvalidArgument: an argument is not accepted.
@@ -366,6 +375,7 @@ def run(
         "redactor": redactor(installed.redact),
         **steering.options(policy, on_block, installed.policy),
         "budget": settings.check_budget(budget) or installed.budget,
+        "undo_on_cancel": undo_on_cancel,
     }
     options["nth"] = naming.nth() if run_id is None else None
     return Run(forked.standing_in(check_run_id(naming.default() if run_id is None else run_id)), chosen, options)

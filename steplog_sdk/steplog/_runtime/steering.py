@@ -43,7 +43,8 @@ def _in_force(given: Given | Literal[False], installed: Policy | None) -> Policy
 def created(options: dict[str, Any]) -> dict[str, Any]:
     """What `run.created` says of it."""
     policy: Policy | None = options.get("policy")
-    return {} if policy is None else {"policy": {"file": policy.source, "bundle": policy.digest}}
+    said: dict[str, Any] = {} if policy is None else {"policy": {"file": policy.source, "bundle": policy.digest}}
+    return {**said, "undo_on_cancel": True} if options.get("undo_on_cancel") else said
 
 
 def check(state: RunState, options: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from steplog._runtime.cancel import SENT, cancel
 from steplog._runtime.context import running_loop
 from steplog._runtime.pack import value_tree, whole_data
 from steplog._runtime.post import chosen
+from steplog._runtime.step import KEY_PARAMETER
 from steplog.errors import DecodeError, InvalidArgument, RunBusy, RunStopped, StoreError, UndoFailed
 from steplog.stores.base import check_run_id, folded
 
@@ -60,8 +61,10 @@ def register(tool: Tool, undo: Callable[..., Any]) -> None:
     if not callable(undo):
         raise InvalidArgument(f"{owner}: undo is a function, not {undo!r}. Write @steplog.step(undo=cancel_order).")
     parameters = list(inspect.signature(undo).parameters.values())
-    names = set(inspect.signature(tool.fn).parameters)
+    # A key is no argument: a step that is called gets its own.
+    names = set(inspect.signature(tool.fn).parameters) - {KEY_PARAMETER}
     required = {each.name for each in parameters[1:] if each.default is each.empty and each.kind not in _MANY}
+    required -= {KEY_PARAMETER} if hasattr(undo, STEP) else set()
     if not parameters or required - names:
         missing = ", ".join(sorted(required - names)) or "the result"
         message = (
@@ -100,15 +103,31 @@ def undo(run_id: str, *, by: str | None = None, store: Store | None = None) -> U
     _refuse_doubt(state)
     if not state.completed_once:
         if cancel(run_id, by=by, note="to be undone", now=True, store=where) == SENT:
-            message = f"run {run_id} is held by a process. It was told to cancel; undo it when it has ended."
-            raise RunBusy(message, run_id=run_id)
+            raise _held(where, run_id)
         state = folded(where.read(run_id))
-        _refuse_doubt(state)
-    planned, left = _plan(state, where)
+    return carry_out(state, by, where)
+
+
+def carry_out(state: RunState, by: str | None, store: Store) -> Undone:
+    """Undo the finished steps of a run that does nothing any more. Raises as `undo`."""
+    _refuse_doubt(state)
+    planned, left = _plan(state, store)
     if not planned:
         return Undone("", (), left)
-    _carry_out(state.run_id, planned, by, where)
-    return Undone(f"{run_id}.undo", tuple(each.step.id for each in planned), left)
+    _carry_out(state.run_id, planned, by, store)
+    return Undone(f"{state.run_id}.undo", tuple(each.step.id for each in planned), left)
+
+
+def _held(store: Store, run_id: str) -> RunBusy:
+    ask = getattr(store, "holder", None)
+    found = None if ask is None else ask(run_id)
+    facts = {} if found is None else {"pid": found.pid, "host": found.host, "since": found.since}
+    by = f"a process (pid {found.pid} on {found.host}, since {found.since})" if found is not None else "this process"
+    message = (
+        f"run {run_id} is held by {by}. It was told to cancel, and nothing was undone.\n"
+        f"Undo it when it has ended: steplog undo {run_id}"
+    )
+    return RunBusy(message, run_id=run_id, **facts)
 
 
 def _refuse_doubt(state: RunState) -> None:

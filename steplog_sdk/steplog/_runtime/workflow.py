@@ -48,9 +48,17 @@ class Workflow(Generic[P, T]):
         fn: the function.
         name: under which its runs are recorded.
         version: its code revision, or None for that of its file.
+        undo_on_cancel: whether its runs are undone when they are cancelled.
     """
 
-    def __init__(self, fn: Callable[P, T], *, name: str | None = None, version: str | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, T],
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        undo_on_cancel: bool = False,
+    ) -> None:
         if (
             not inspect.isfunction(inspect.unwrap(fn))
             or inspect.isgeneratorfunction(fn)
@@ -62,6 +70,7 @@ class Workflow(Generic[P, T]):
         self.fn = fn
         self.name = name or fn.__qualname__
         self.version = version
+        self.undo_on_cancel = undo_on_cancel
         # Where the classes of its result are found, as of a tool's.
         self._tool = Tool(fn, kind="tool_call", name=self.name, mode="safe")
         self._signature = inspect.signature(fn)
@@ -135,7 +144,8 @@ class Workflow(Generic[P, T]):
     def _open(self, run_id: str | None, call: dict[str, Any]) -> Run:
         file = Path(inspect.unwrap(self.fn).__code__.co_filename)
         version = self.version or os.environ.get("STEPLOG_VERSION") or origin.revision(file)
-        return run(run_id, workflow=self.name, version=version).of_call(call)
+        opened = run(run_id, workflow=self.name, version=version, undo_on_cancel=self.undo_on_cancel)
+        return opened.of_call(call)
 
     def _described(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the log says of a call."""
@@ -251,10 +261,14 @@ def workflow(fn: Callable[P, T], /) -> Workflow[P, T]: ...
 
 
 @overload
-def workflow(*, name: str | None = ..., version: str | None = ...) -> Callable[[Callable[P, T]], Workflow[P, T]]: ...
+def workflow(
+    *, name: str | None = ..., version: str | None = ..., undo_on_cancel: bool = ...
+) -> Callable[[Callable[P, T]], Workflow[P, T]]: ...
 
 
-def workflow(fn: Any = None, /, *, name: str | None = None, version: str | None = None) -> Any:
+def workflow(
+    fn: Any = None, /, *, name: str | None = None, version: str | None = None, undo_on_cancel: bool = False
+) -> Any:
     """Make each call of a function a run of its own. As a decorator, on a sync or async function.
 
     `refund(order)` runs it under a new id, `refund.run("refund-1001", order)` under one of yours: the first time it is
@@ -265,12 +279,13 @@ def workflow(fn: Any = None, /, *, name: str | None = None, version: str | None 
         fn: the function.
         name: of the workflow; the function's qualified name by default.
         version: its code revision; the git commit and digest of the file that defines it by default.
+        undo_on_cancel: when a run is cancelled and the function has unwound, undo its finished steps, as `undo` does.
 
     Raises:
         InvalidArgument: it is no function.
     """
 
     def decorate(function: Any) -> Any:
-        return Workflow(function, name=name, version=version)
+        return Workflow(function, name=name, version=version, undo_on_cancel=undo_on_cancel)
 
     return decorate if fn is None else decorate(fn)

@@ -77,4 +77,4 @@ def test_in_an_open_run_it_is_a_part_of_that_run(store):
     with steplog.run("outer") as run:
         outcome = stage.agent.run(GOAL, user_id=CUSTOMER)
 
-    assert (outcome.stop, outcome.state.task_id, run.executed) == ("done", "outer", 8)
+    assert (outcome.stop, outcome.state.task_id[:8], run.executed) == ("done", "outer:s_", 9)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+import steplog
 from steplog.bounded import Agent, Limits, Tool
 from steplog.errors import InvalidArgument
 from tests.bounded.shop import CUSTOMER, GOAL, call
@@ -102,6 +105,79 @@ def test_a_tool_is_given_the_user_the_time_that_is_left_and_a_key(store):
     agent.run(GOAL, user_id=CUSTOMER, run_id="t1")
 
     assert given == [(3, CUSTOMER, True, "t1:s2"), (4, CUSTOMER, True, "t1:adhoc3")]
+
+
+def nested(depth):
+    value = {}
+    for _ in range(depth):
+        value = {"inner": value}
+    return value
+
+
+@pytest.mark.parametrize("made", [lambda: {"when": object()}, lambda: nested(5000), lambda: {1: 2, (3,): 4}])
+def test_a_write_whose_result_is_not_json_is_done_and_not_made_again(made, store):
+    paid = []
+
+    def pay(cents: int):
+        paid.append(cents)
+        return made()
+
+    for _ in range(2):
+        agent = agent_of(
+            [PLAN, call("pay", {"cents": 3}, "s2"), final()], Tool(look, writes=False), Tool(pay, writes=True)
+        )
+        outcome = agent.run(GOAL, user_id=CUSTOMER, run_id="t1")
+
+        assert (outcome.stop, paid, outcome.message) == ("done", [3], "That is all. pay was done.")
+        assert "tool pay has returned dict, of which not all is JSON" in outcome.state.last_result["detail"]
+
+
+def test_two_tasks_of_one_run_have_keys_of_their_own(store):
+    keys = []
+
+    def pay(*, idempotency_key: str):
+        keys.append(idempotency_key)
+
+    for _ in range(2):
+        with steplog.run("t1"):
+            for user in ("cu_ana", "cu_ben", "cu_ben"):
+                agent = agent_of(
+                    [PLAN, call("pay", {}, "s2"), final()], Tool(look, writes=False), Tool(pay, writes=True)
+                )
+                assert f"{agent.run(GOAL, user_id=user).state.task_id}:s2" in keys
+
+    assert len(set(keys)) == len(keys) == 3
+
+
+async def test_async_tasks_of_one_run_have_keys_of_their_own(store):
+    keys = []
+
+    async def pay(*, idempotency_key: str):
+        keys.append(idempotency_key)
+
+    async def task(user):
+        said = iter([PLAN, call("pay", {}, "s2"), final()])
+        agent = Agent(lambda _view, **_limits: next(said), [Tool(look, writes=False), Tool(pay, writes=True)])
+        await agent.run_async(GOAL, user_id=user)
+
+    async with steplog.run("t1"):
+        await asyncio.gather(task("cu_ana"), task("cu_ben"))
+
+    assert len(set(keys)) == len(keys) == 2
+
+
+def test_a_planned_write_is_not_done_by_another_tool(store):
+    agent = agent_of(
+        [PLAN, call("look", {}, "s1"), call("look", {}, "s2"), final("completed"), final()],
+        Tool(look, writes=False),
+        Tool(lambda: 1, name="pay", writes=True),
+        limits=Limits(max_steps=4),
+    )
+
+    state = agent.run(GOAL, user_id=CUSTOMER).state
+
+    assert [each["status"] for each in state.plan] == ["done", "pending"]
+    assert (state.stop, state.tool_calls, state.last_result["detail"]) == ("max_steps", 1, ["s2"])
 
 
 def test_a_result_that_is_not_json_is_refused_with_the_tools_name(store):

@@ -109,6 +109,9 @@ def test_an_attempt_whose_outcome_nobody_knows_counts_in_full_and_one_that_did_n
         {"deadline": "soon"},
         {"deadline": -1},
         {"deadline": float("inf")},
+        {"deadline": 10**400},
+        {"max_tokens": 10**30},
+        {"max_cost": "1e999999999"},
     ],
 )
 def test_what_is_no_limit_is_refused_with_what_to_write(limits):

@@ -131,11 +131,12 @@ def test_an_async_step_with_a_plain_undo_that_is_unsafe(state_of):
         asyncio.run(inside())
 
 
-def test_a_step_in_doubt_is_settled_first(home):
+@pytest.mark.parametrize("mode", ["unsafe", "safe"])
+def test_a_step_in_doubt_is_settled_first(home, mode):
     program = (
         "import os, signal, steplog\n"
         f"steplog.install(home={str(home)!r}, interceptors=[])\n"
-        "@steplog.step\n"
+        f"@steplog.step(mode={mode!r})\n"
         "def buy(order): os.kill(os.getpid(), signal.SIGKILL)\n"
         "with steplog.run('r'): buy('a')\n"
     )

@@ -22,6 +22,9 @@ NANO: Final = 1_000_000_000
 COUNTS: Final = ("max_steps", "max_model_calls", "max_tool_calls", "max_tokens", "max_repeat", "max_stalls")
 """Limits that are whole numbers."""
 
+# Larger numbers do not fit into a line of the log. Who wants no limit says None.
+_MOST: Final = 10**15
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -41,7 +44,7 @@ class Budget:
         max_stalls: model calls in a row without a change of what `run.progress(...)` was last given.
 
     Raises:
-        InvalidArgument: a limit is not a number of its kind, or negative.
+        InvalidArgument: a limit is not a number of its kind, or negative, or above 10^15.
     """
 
     max_steps: int | None = None
@@ -104,25 +107,31 @@ def _parsed(name: str, text: str) -> int | float | str:
 
 
 def _check_count(name: str, value: Any) -> None:
-    if value is not None and (type(value) is not int or value < 0):
-        raise InvalidArgument(f"{name} is a whole number from 0, not {value!r}. Write steplog.Budget({name}=20).")
+    if value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+        raise InvalidArgument(
+            f"{name} is a whole number from 0 to 10^15, not {value!r:.40}. Write steplog.Budget({name}=20)."
+        )
 
 
 def _dollars(value: Any) -> Decimal:
     try:
         # By its text, so that 0.1 is a tenth.
         dollars = Decimal(str(value))
-        if dollars.is_finite() and dollars >= 0:
+        if dollars.is_finite() and 0 <= dollars <= _MOST:
             return dollars
     except InvalidOperation:
         pass
-    raise InvalidArgument(f"max_cost is a number of US dollars, not {value!r}. Write steplog.Budget(max_cost=2.50).")
+    raise InvalidArgument(
+        f"max_cost is a number of US dollars to 10^15, not {value!r:.40}. Write steplog.Budget(max_cost=2.50)."
+    )
 
 
 def _seconds(value: Any) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise InvalidArgument(f"deadline is a number of seconds, not {value!r}. Write steplog.Budget(deadline=600).")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _MOST:
+        raise InvalidArgument(
+            f"deadline is a number of seconds to 10^15, not {value!r:.40}. Write steplog.Budget(deadline=600)."
+        )
     return float(seconds)
 
 

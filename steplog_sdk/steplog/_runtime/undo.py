@@ -134,7 +134,9 @@ def _refuse_doubt(state: RunState) -> None:
     doubted = [
         step
         for step in state.steps.values()
-        if step.mode != "safe" and step.status not in FINISHED and (step.orphan or step.id in state.live)
+        if step.status not in FINISHED and (step.orphan or step.id in state.live)
+        # A step that is safe to repeat may have happened as well; it matters where there is a way to undo it.
+        if step.mode != "safe" or (step.kind != "local" and _find(step) is not None)
     ]
     if doubted:
         lines = "\n".join(f"  steplog resolve {state.run_id} {step.id} --done JSON | --failed MSG" for step in doubted)

@@ -118,10 +118,10 @@ class Agent:
         """
         opened = steplog.current_run()
         if run_id is None and opened is not None:
-            state = self._begin(opened.run_id, user_id, goal)
-            return self._drive(opened, state)
+            task_id = plugins.record(_task(user_id, goal), _task_id)
+            return self._drive(opened, TaskState(task_id, user_id, goal))
         scope = steplog.run(run_id, goal=goal, **{"on_wait": "suspend", **options})
-        state = self._begin(scope.run_id, user_id, goal)
+        state = TaskState(scope.run_id, user_id, goal)
         doing: list[Ask] = []
         try:
             with scope:
@@ -134,10 +134,10 @@ class Agent:
         """The same from a task; the model and the tools may be async."""
         opened = steplog.current_run()
         if run_id is None and opened is not None:
-            state = self._begin(opened.run_id, user_id, goal)
-            return await self._drive_async(opened, state)
+            task_id = await plugins.record_async(_task(user_id, goal), _task_id_async)
+            return await self._drive_async(opened, TaskState(task_id, user_id, goal))
         scope = steplog.run(run_id, goal=goal, **{"on_wait": "suspend", **options})
-        state = self._begin(scope.run_id, user_id, goal)
+        state = TaskState(scope.run_id, user_id, goal)
         doing: list[Ask] = []
         try:
             async with scope:
@@ -147,9 +147,6 @@ class Agent:
         return outcome
 
     # driving -----------------------------------------------------------------------------------------------------
-
-    def _begin(self, run_id: str, user_id: str, goal: str) -> TaskState:
-        return TaskState(run_id, user_id, goal)
 
     def _loop(self, state: TaskState) -> Generator[Ask, Any, None]:
         return Loop(state, self.tools, self.limits, view=self._view, count=self._count).turns()
@@ -246,15 +243,7 @@ class Agent:
             raise stopped
         asked = doing[0] if doing else None
         if isinstance(asked, CallTool) and stop in (NEEDS_APPROVAL, UNKNOWN_OUTCOME):
-            # The recorder stopped the call itself: the loop has not heard of it.
-            call = {"tool": asked.tool.name, "arguments": asked.arguments, "key": asked.key}
-            if asked.tool.writes:
-                state.written[asked.key] = {
-                    **call,
-                    "status": "unknown" if stop == UNKNOWN_OUTCOME else "needs_approval",
-                }
-                del state.written[asked.key]["key"]
-            state.pending = call if stop == NEEDS_APPROVAL else None
+            _note_held(state, asked, stop)
         state.finish(stop)
         return Outcome(state, closing_message(state, self.tools), tuple(stopped.commands))
 
@@ -273,6 +262,20 @@ def _next(loop: Generator[Ask, Any, None], answer: Any) -> Ask | None:
         return loop.send(answer)
     except StopIteration:
         return None
+
+
+def _task(user_id: str, goal: str) -> plugins.Call:
+    return plugins.Call("local", "bounded.task", {"user_id": user_id, "goal": goal}, mode="safe")
+
+
+def _task_id(ticket: plugins.Ticket | None) -> str:
+    """What tells a task from the others of its run: else their plan steps would share keys, and so one effect."""
+    assert ticket is not None  # its run is open
+    return f"{ticket.run_id}:{ticket.step}"
+
+
+async def _task_id_async(ticket: plugins.Ticket | None) -> str:
+    return _task_id(ticket)
 
 
 def _remembering(state: TaskState) -> plugins.Call:
@@ -297,8 +300,12 @@ def _checked(ask: AskModel | CallTool, value: Any) -> Any:
         value = result_of(value)
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         message = f"{_name(ask)} has returned {type(value).__name__}, of which not all is JSON: {error}"
+        if isinstance(ask, CallTool) and ask.tool.writes:
+            # It is done. An exception would have the call made again when the run is resumed.
+            plugins.log.error("%s. What it has returned is lost", message)
+            return {**{name: str(value[name]) for name in ("status", "code") if name in value}, "detail": message}
         raise InvalidArgument(message) from error
 
 

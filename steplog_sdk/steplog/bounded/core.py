@@ -204,6 +204,11 @@ class Loop:
             self._refuse("invalid_arguments", problem)
             return None
         named = plan_step if isinstance(plan_step, str) else None
+        planned = self.state.planned(named)
+        if planned and planned["tool"] != name and self._tools[planned["tool"]].writes:
+            # A write would be taken for done that has not happened.
+            self._refuse("wrong_tool", f"plan step {named} is a call of {planned['tool']}, not of {name}")
+            return None
         call = {"tool": name, "arguments": arguments, "plan_step": named, "key": self._key(named)}
         return (yield from self._call(call))
 

@@ -38,7 +38,7 @@ class TaskState:
     """The state of one task. Only the loop changes it, from answers that it has checked.
 
     Attributes:
-        task_id: the id of its run.
+        task_id: the id of its run; for a task of an open run, with that of the step by which it began there.
         user_id: for whom it works; set by the application, never by the model.
         goal: what is to be done; set by the application.
         plan: the accepted plan: `id`, `tool`, `depends_on` and `status` (pending, done, failed) of each step.

@@ -171,7 +171,7 @@ def test_bodies_stay_while_a_fork_names_them(shell):
     [
         (["--at", "7"], 1, "no step number 7"),
         (["--at", "2", "--set", "to"], 2, "PATH=VALUE"),
-        (["--at", "2", "--set", "too.far=1"], 2, "there is no place 'too.far'"),
+        (["--at", "2", "--set", "too.far=1"], 2, "mail has no argument 'too'"),
         (["--at", "2", "--result", "{"], 2, "--result takes JSON"),
         (["--at", "2", "--result", "1", "--set", "to=x"], 2, "is given a result"),
         (["--set", "to=x"], 2, "belong to one step"),

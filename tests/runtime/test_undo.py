@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -80,7 +81,7 @@ def test_finished_steps_are_undone_newest_first_and_once(state_of):
     assert steplog.undo("r") == found
     assert len(DONE) == 2
     undone = state_of("r.undo")
-    assert (undone.status, undone.created["trigger"]) == ("completed", {"kind": "undo", "by": "ann"})
+    assert (undone.status, undone.created["trigger"]) == ("completed", {"kind": "undo", "by": "ann", "steps": 2})
     assert [(step.target, step.mode) for step in undone.steps.values()] == [("cancel", "safe")] * 2
     assert state.status == "completed"
 
@@ -153,6 +154,28 @@ def test_an_undo_that_cannot_be_called_is_refused_when_it_is_named(bad):
 
         @steplog.step(undo=bad)
         def tool(order): ...
+
+
+def test_show_says_when_and_how_far_a_run_was_undone(home):
+    def show(*words):
+        return CliRunner().invoke(cli, ["show", "r", "--home", str(home), *words]).stdout
+
+    shop("a", "b")
+    assert "undone" not in show()
+    BROKEN.append("a")
+    with pytest.raises(UndoFailed):
+        steplog.undo("r", by="ann")
+    text = show()
+    assert "undone     1 of 2 steps by ann, 20" in text
+    assert "run r.undo failed (error): ConnectionError: shop is down" in text
+    assert "next: steplog undo r" in text
+
+    BROKEN.clear()
+    steplog.undo("r")
+    known = json.loads(show("--json"))
+    assert (known["undo"]["undone"], known["undo"]["of"], known["undo"]["status"]) == (2, 2, "completed")
+    assert known["next"] == []
+    assert "undone     2 of 2 steps by ann" in show()
 
 
 def test_a_halted_undo_leaves_as_run_stopped(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from steplog._cli import facts, waits
+from steplog._cli import facts, undone, waits
 from steplog._cli.ls import STATUS_STYLE, status_words, steps, when
 from steplog._cli.output import columns, console, fits, one_line, printable
 
@@ -108,6 +108,7 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "held by", _holder(run["holder"])
     yield from waits.lines(run)
     yield "error", _error(run["error"])
+    yield "undone", undone.words(run.get("undo"))
 
 
 def _fork(fork: dict[str, Any] | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from steplog._cli import advice, facts, waits
+from steplog._cli import advice, facts, undone, waits
 from steplog._cli.contents import Contents
 from steplog._cli.detail import step_detail
 from steplog._cli.lookup import find_run, find_step, holder_of, open_run
@@ -85,6 +85,9 @@ def show(
         return
     sent = messages(found.store, found.run_id)
     described = describe(state, events, holder, sent) if until is None else as_it_stood(state, events, until)
+    if until is None:
+        described["undo"] = undone.undone_facts(found, state)
+        described["next"] += undone.next_line(described["undo"], state.run_id)
     described["next"] = [with_home(line, named_home) for line in described["next"]]
     if as_json:
         emit_json(described)

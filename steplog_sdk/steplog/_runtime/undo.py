@@ -214,7 +214,7 @@ def _taken(undo_it: Callable[..., Any], given: dict[str, Any]) -> Iterator[str]:
 def _carry_out(run_id: str, planned: list[_Planned], by: str | None, store: Store) -> None:
     from steplog._runtime.run import run
 
-    trigger = {"kind": "undo", "by": by}
+    trigger = {"kind": "undo", "by": by, "steps": len(planned)}
     opened = run(f"{run_id}.undo", goal=f"undo {run_id}", workflow="undo", trigger=trigger, store=store)
     ended: list[StepState] = []
     try:

@@ -114,6 +114,16 @@ def test_a_model_without_a_price_is_refused_where_cost_is_limited(model, monkeyp
         steplog.run("s", budget=steplog.Budget(max_cost=5)).__enter__()
 
 
+def test_a_call_without_a_cap_is_bounded_by_its_model_and_told_what_to_set(model):
+    pytest.importorskip("genai_prices")
+
+    stop = exceeded(lambda _run: openai_call(model, 1, model="gpt-4", max_tokens=openai.omit), max_tokens=1_000)
+
+    assert 2 * 8_192 < stop.needs < 2 * 8_192 + 500
+    assert "16,384 tokens are set aside for it. Set max_completion_tokens in the request" in str(stop)
+    assert not model.hits
+
+
 def test_a_refusal_of_the_provider_costs_nothing_and_a_stream_without_usage_all_that_was_set_aside(streaming):
     with steplog.run("r", budget=steplog.Budget(max_tokens=900)) as run:
         with LocalProvider() as silent, pytest.raises(openai.NotFoundError):

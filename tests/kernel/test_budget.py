@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steplog._kernel.bounds import ADDED, ADDED_FOR_TOOLS, UNCAPPED, of_arguments, of_request
+from steplog._kernel.bounds import ADDED, ADDED_FOR_TOOLS, UNCAPPED, cap_name, of_arguments, of_request, of_window
 from steplog._kernel.budget import Budget, BudgetState, Charge, Proposed, Usage, judge, nanos, parse, usd
 from steplog.errors import InvalidArgument
 
@@ -177,6 +177,35 @@ def test_an_answer_is_bounded_by_the_cap_of_its_request(path, more, output, capp
     found = of_request("POST", path, {**ASKED, **more}, 100)
 
     assert (found.input, found.output, found.capped) == (100 + ADDED, output, capped)
+
+
+@pytest.mark.parametrize(
+    "more, window, output",
+    [
+        ({}, None, UNCAPPED),
+        ({}, 8_192, 16_384),
+        ({"n": 3}, 8_192, 3 * 16_384),
+        ({}, 1_000_000, UNCAPPED),
+        ({"max_tokens": 50}, 8_192, 50),
+    ],
+)
+def test_an_answer_without_a_cap_is_bounded_by_the_window_of_its_model(more, window, output):
+    assert of_window(of_request("POST", CHAT, {**ASKED, **more}, 100), window).output == output
+
+
+@pytest.mark.parametrize(
+    "path, name",
+    [
+        (CHAT, "max_completion_tokens"),
+        ("/openai/deployments/d/chat/completions", "max_completion_tokens"),
+        ("/v1/responses", "max_output_tokens"),
+        ("/v1/messages", "max_tokens"),
+        ("/v1beta/models/g:streamGenerateContent", "max_output_tokens in its config"),
+        ("/invoke", ""),
+    ],
+)
+def test_the_name_of_a_cap_is_that_of_the_api(path, name):
+    assert cap_name(path) == name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ a text never has more tokens than bytes. What a provider adds (marks around mess
 than the JSON around them, except that tools bring instructions of their own. So the bytes of the request's JSON, and a
 constant, are a bound: mostly about four times too high, and never too low for what stands in the request.
 
-Output: the cap that the request names, for each of the answers that it asks for.
+Output: the cap that the request names, for each of the answers that it asks for. Without one, the longest answer that
+any model gives, or twice the model's context window where that is known and smaller: an answer lies inside the window,
+and the factor covers lists that round it or give that of the input alone.
 
 What a request refers to and does not contain is not bounded here: a file, an address of an image, what a provider's own
 tool finds. It counts when the answer says how much it was.
@@ -25,6 +27,8 @@ ADDED_FOR_TOOLS: Final = 1_024
 UNCAPPED: Final = 128_000
 """Tokens of an answer whose request names no cap: the longest answer that the models of the large providers give."""
 
+_WINDOWS: Final = 2
+
 _ASK: Final = frozenset("messages input prompt contents instances inputs inputText".split())
 # Their answers hold no text of a model.
 _WITHOUT_ANSWER: Final = ("embeddings", "embedContent", "batchEmbedContents", "rerank")
@@ -38,6 +42,16 @@ _CAPS: Final = (
     "maxTokens",
     "max_gen_len",
 )
+_CAP_OF: Final = {
+    "chat/completions": "max_completion_tokens",
+    "responses": "max_output_tokens",
+    "messages": "max_tokens",
+    "completions": "max_tokens",
+    "generateContent": "max_output_tokens in its config",
+    "converse": "maxTokens in its inferenceConfig",
+}
+"""What a request to an API names its cap, by the end of the path."""
+
 # Where the providers' APIs keep a request's settings.
 _NESTED: Final = ("generationConfig", "generation_config", "inferenceConfig", "textGenerationConfig", "parameters")
 _CHOICES: Final = ("n", "candidateCount", "candidate_count", "best_of", "num_generations")
@@ -87,6 +101,19 @@ def of_arguments(arguments: Any, size: int) -> Bound:
     if cap is None:
         return Bound(size + ADDED, UNCAPPED, capped=False)
     return Bound(size + ADDED, cap * _choices(arguments))
+
+
+def of_window(bound: Bound, window: int | None) -> Bound:
+    """A closer bound of a request without a cap, from the context window of its model in tokens; None: not known."""
+    if bound.capped or not window:
+        return bound
+    return bound._replace(output=bound.output // UNCAPPED * min(UNCAPPED, window * _WINDOWS))
+
+
+def cap_name(path: str) -> str:
+    """How a request to this path names the cap of its answer; "" where that is not known."""
+    ends = path.rstrip("/").replace("streamGenerateContent", "generateContent").replace("converse-stream", "converse")
+    return next((name for end, name in _CAP_OF.items() if ends.endswith(end)), "")
 
 
 def _places(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:

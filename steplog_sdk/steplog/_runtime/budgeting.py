@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from steplog._kernel import events as ev
-from steplog._kernel.bounds import Bound, of_arguments, of_request
+from steplog._kernel.bounds import Bound, cap_name, of_arguments, of_request, of_window
 from steplog._kernel.budget import Budget, BudgetState, Charge, Exceeded, Proposed, Usage, judge, nanos, parse
 from steplog._kernel.codec import encode
 from steplog._kernel.identity import args_hash
 from steplog._runtime import budget_message
-from steplog._runtime.price_list import named, price
+from steplog._runtime.price_list import named, price, window
 from steplog.errors import Interrupt, InvalidArgument
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ VARIABLE: Final = "STEPLOG_BUDGET"
 """Limits that a person sets for the runs of a process, as `max_tokens=5000,deadline=60`."""
 
 _NO_CAP: Final = (
-    "The request names no cap of its answer, so {:,} tokens are set aside for it. Name one in the request: max_tokens, "
-    "max_completion_tokens or max_output_tokens, as its API calls it."
+    "The request names no cap of its answer, so {:,} tokens are set aside for it. Set {} in the request, to as many "
+    "tokens as its answer needs at most."
 )
+_ANY_CAP: Final = "max_tokens, max_completion_tokens or max_output_tokens, as its API calls it,"
 _UNPRICED: Final = (
     "The price of {} is not known ({}), so its cost cannot be kept below a limit. Take a model that is in the list, or "
     "limit max_tokens instead and lift this limit."
@@ -271,7 +272,11 @@ def _bound(call: Call) -> tuple[Bound, str]:
         found = of_request(
             str(call.request.get("method", "")), str(call.request.get("path", "")), _tree(data), len(data)
         )
-    return found, "" if found.capped else _NO_CAP.format(found.output)
+    if found.capped:
+        return found, ""
+    found = of_window(found, window(call.target, _provider(call)))
+    cap = cap_name(str((call.request or {}).get("path", "")))
+    return found, _NO_CAP.format(found.output, cap or _ANY_CAP)
 
 
 def _tree(data: bytes) -> Any:

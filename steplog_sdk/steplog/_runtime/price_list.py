@@ -1,4 +1,4 @@
-"""Prices of model calls, where a price list is installed (`pip install "steplog[prices]"`).
+"""Prices and context windows of models, where a price list is installed (`pip install "steplog[prices]"`).
 
 The list is a package's own data, of the day of its release; nothing is asked for over a network. A price that is not
 known is none, never zero.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 _USAGE: Final = {
@@ -40,6 +40,22 @@ def price(model: str, provider: str | None, usage: dict[str, Any], when: datetim
         except (LookupError, ValueError):
             continue  # the list does not know this provider or model
         return Decimal(found.total_price)
+    return None
+
+
+@lru_cache(maxsize=256)
+def window(model: str, provider: str | None) -> int | None:
+    """The context window of a model in tokens; None where no list is installed, or it does not know that."""
+    library = _library()
+    if library is None:
+        return None
+    for named in (provider, None):
+        try:
+            found = library.calc_price(library.Usage(input_tokens=1), model, provider_id=named or None).model
+        except (LookupError, ValueError):
+            continue
+        size = found.context_window
+        return size if isinstance(size, int) and size > 0 else None
     return None
 
 

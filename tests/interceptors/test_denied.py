@@ -65,8 +65,11 @@ def test_tasks_get_their_own_denials(provider):
     import openai
 
     async def main():
-        client = openai.AsyncOpenAI(api_key="sk-test-0123456789abcdef", base_url=f"{provider.url}/v1")
-        async with steplog.run("r1", policy=RULES):
+        url = f"{provider.url}/v1"
+        async with (
+            openai.AsyncOpenAI(api_key="sk-test-0123456789abcdef", base_url=url) as client,
+            steplog.run("r1", policy=RULES),
+        ):
             calls = (client.chat.completions.create(model=model, **ASK) for model in ("big-1", "small", "big-2"))
             return await asyncio.gather(*calls, return_exceptions=True)
 

@@ -96,11 +96,13 @@ def _usage(usage: dict[str, Any]) -> dict[str, int]:
         # Google counts reasoning beside the answer, not within it.
         thoughts = usage.get("thoughtsTokenCount")
         counts |= {"cached": usage.get("cachedContentTokenCount"), "reasoning": thoughts}
-        counts["output"] = (counts["output"] or 0) + (thoughts or 0)
-    found = {name: count for name, count in counts.items() if isinstance(count, int)}
+        if type(thoughts) is int and type(counts["output"] or 0) is int:
+            counts["output"] = (counts["output"] or 0) + thoughts
+    # No provider counts below zero or beyond that; such a number would undo what a budget has counted.
+    found = {name: count for name, count in counts.items() if type(count) is int and 0 <= count < 1 << 40}
     if "input" in found:
         # Anthropic counts cached tokens beside the input, not within it.
-        found["input"] += (read or 0) + (written or 0)
+        found["input"] += found.get("cached", 0) * (read is not None) + found.get("cache_write", 0)
     return found
 
 

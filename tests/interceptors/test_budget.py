@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
 
 import anthropic
@@ -12,7 +14,7 @@ import pytest
 import steplog
 from steplog._runtime import price_list
 from steplog.errors import RunStopped
-from steplog.testing import LocalProvider, Reply
+from steplog.testing import Fault, LocalProvider, Reply
 
 
 def answer(hit):
@@ -133,6 +135,52 @@ def test_a_refusal_of_the_provider_costs_nothing_and_a_stream_without_usage_all_
             asked = [{"role": "user", "content": "hi"}]
             list(client.chat.completions.create(model="gpt-4o", messages=asked, max_tokens=100, stream=True))
         assert run.state.controls.budget.usage.tokens > 200
+
+
+def started(hit):
+    """A stream of the anthropic API, which tells at its beginning what it has counted so far."""
+    usage = {"input_tokens": 20, "output_tokens": 1}
+    message = {"id": "m", "type": "message", "role": "assistant", "model": hit.json["model"], "content": []}
+    said = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Done."}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 90}}
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    first = {"type": "message_start", "message": {**message, "usage": usage}}
+    events = [first, block, said, said, {"type": "content_block_stop", "index": 0}, end, {"type": "message_stop"}]
+    lines = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events)
+    return Reply(200, {"content-type": "text/event-stream"}, lines.encode(), streamed=True)
+
+
+@pytest.mark.parametrize("how", ["whole", "left", "dropped"])
+def test_a_stream_that_breaks_off_counts_with_all_that_was_set_aside(how):
+    with (
+        LocalProvider(handler=started) as server,
+        steplog.run("r", budget=steplog.Budget(max_tokens=900)) as run,
+        anthropic.Anthropic(api_key="none", base_url=server.url, max_retries=0) as client,
+    ):
+        if how == "dropped":
+            server.inject(Fault("drop", after=3))
+        asked = [{"role": "user", "content": "hi"}]
+        with client.messages.create(model="claude-opus-4-8", messages=asked, max_tokens=100, stream=True) as stream:
+            if how == "left":
+                next(iter(stream))
+            else:
+                with pytest.raises(Exception, match="closed") if how == "dropped" else contextlib.nullcontext():
+                    list(stream)
+        used = run.state.controls.budget.usage.tokens
+
+    assert used == 110 if how == "whole" else used > 200
+
+
+@pytest.mark.parametrize("counts", [(-500, 5), (2**62, 2**62), (True, 1)])
+def test_an_impossible_count_is_no_count(counts):
+    def absurd(hit):
+        tree = json.loads(answer(hit).body)
+        tree["usage"] = dict(zip(("prompt_tokens", "completion_tokens"), counts, strict=True))
+        return Reply.json(tree)
+
+    with LocalProvider(handler=absurd) as server, steplog.run("r", budget=steplog.Budget(max_tokens=900)) as run:
+        openai_call(server, 1)
+        assert 200 < run.state.controls.budget.usage.tokens < 400
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import steplog
 from steplog._cli.main import cli
-from steplog.errors import InvalidArgument
+from steplog.errors import EncodeError, InvalidArgument
 from tests.support.processes import environment
 
 DONE: list[object] = []
@@ -95,6 +95,32 @@ def test_other_arguments_are_refused_with_the_difference_before_the_run_is_taken
     with pytest.raises(InvalidArgument, match="was not started by a workflow"):
         refund.run("plain", Order("a"))
     assert (DONE, state_of("r").seq) == (["a"], before)
+
+
+@steplog.workflow
+def keep(value: object) -> object:
+    return value
+
+
+@pytest.mark.parametrize(
+    "first, second, says",
+    [
+        (1, True, "value: recorded 1, now true"),
+        ([0], [False], "value: recorded [0], now [false]"),
+        (Order("a"), {"id": "a", "cents": 100}, ':Order","v"'),
+    ],
+)
+def test_equal_arguments_of_other_types_are_other_arguments(first, second, says):
+    keep.run("r", first)
+
+    with pytest.raises(InvalidArgument, match="other arguments") as caught:
+        keep.run("r", second)
+    assert says in str(caught.value)
+
+
+def test_arguments_that_do_not_fit_into_the_first_line_are_named():
+    with pytest.raises(EncodeError, match=r"arguments of workflow keep are 2,\d{3},\d{3} bytes"):
+        keep.run("r", "x" * 2_000_000)
 
 
 def test_a_run_that_failed_goes_on_and_one_that_is_under_way_is_refused():

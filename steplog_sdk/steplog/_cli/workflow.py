@@ -71,7 +71,8 @@ def _found(module: str, name: str, run_id: str) -> Any:
     except (ImportError, AttributeError) as gone:
         message = (
             f"run {run_id} is a call of {module}.{name}, which cannot be imported: {gone}\n"
-            f"Put it back, or go on with the run from where it is now: {name}.run({run_id!r}, ...)"
+            f"Put it back; or from where it is now, under the name of workflow that the run has (name=...): "
+            f".run({run_id!r}, ...)"
         )
         raise SteplogError(message, run_id=run_id) from gone
     if not isinstance(found, Workflow):

@@ -120,8 +120,12 @@ def _places(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [body, *(inner for name in _NESTED if isinstance(inner := body.get(name), Mapping))]
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
 def _cap(body: Mapping[str, Any]) -> int | None:
-    found: list[int] = [place[name] for place in _places(body) for name in _CAPS if type(place.get(name)) is int]
+    found: list[int] = [place[name] for place in _places(body) for name in _CAPS if _is_count(place.get(name))]
     # Where two are named, it is not known which one counts.
     return max(found, default=None)
 

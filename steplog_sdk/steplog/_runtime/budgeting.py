@@ -50,6 +50,10 @@ _NO_LIST: Final = (
 )
 
 
+# Ends of streams before all of it was there.
+_CUT: Final = ("closed_early", "abandoned", "error")
+
+
 class Active:
     """The clock of a run's active time. It stands still while all that the run does is wait for somebody."""
 
@@ -296,15 +300,28 @@ def _spent(call: Call, outcome: str, detail: dict[str, Any], held: list[int] | N
         return Charge()
     usage = detail.get("usage")
     if isinstance(usage, dict) and "input" in usage:
-        tokens = usage["input"] + usage.get("output", 0)
-        for model in filter(None, (detail.get("model"), call.target)):
-            dollars = price(model, _provider(call), usage, datetime.now(UTC))
-            if dollars is not None:
-                return Charge(tokens, nanos(dollars))
-        return Charge(tokens, held[1] if held else 0)
+        told = _told(call, usage, detail.get("model"), held)
+        # The count of a stream that was left in its midst is that of its beginning; what is billed is more.
+        return Charge(*map(max, told, held)) if held and _is_cut(detail) else told
     if outcome == "failed" and detail.get("status", 0) >= 400:
         return Charge()  # refused by the provider, which then bills nothing
     return None if held else Charge()
+
+
+def _told(call: Call, usage: dict[str, int], answered: Any, held: list[int] | None) -> Charge:
+    """What an answer says of its tokens, and their price."""
+    tokens = usage["input"] + usage.get("output", 0)
+    for model in filter(None, (answered, call.target)):
+        dollars = price(model, _provider(call), usage, datetime.now(UTC))
+        if dollars is not None:
+            return Charge(tokens, nanos(dollars))
+    return Charge(tokens, held[1] if held else 0)
+
+
+def _is_cut(detail: dict[str, Any]) -> bool:
+    """Whether nobody has seen the end of an answer, nor the word that says why it ended."""
+    last = (detail.get("exchanges") or [detail])[-1]
+    return last.get("end") in _CUT and "finish" not in detail
 
 
 def _today() -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LINES: Final = 25
 _NEAR: Final = 3
+# `steplog resume` calls the function of a workflow so, whoever has begun its run.
+_BY_NAME: Final = "-m steplog._cli.workflow "
 _ANOTHER_RUN: Final = "Another program, or other arguments, is another run: give it an id of its own."
 
 
@@ -119,7 +121,7 @@ def _another_start(entry: Any, *, meant: bool) -> list[str]:
         before, now = (_typed(decode(one)) for one in (entry, origin.entry()))
     except (DecodeError, TypeError, AttributeError):
         return []  # a log of another release; the drift is told all the same
-    if not before or before == now:
+    if not before or before == now or now.startswith(_BY_NAME):
         return []
     lines = [f"This run was started with: {before}", f"This program is:           {now or '(no script)'}"]
     return lines if meant else [*lines, _ANOTHER_RUN]

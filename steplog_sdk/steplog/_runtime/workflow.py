@@ -40,6 +40,9 @@ T = TypeVar("T")
 _SECRETS: Final = (b"[redacted:", b'"$steplog":"secret"')
 _SHOWN: Final = 80
 
+# Of the line of a log, leaving room for what else stands in the first one.
+_MOST: Final = 1_000_000
+
 
 class Workflow(Generic[P, T]):
     """A function whose call is a run; see `workflow`.
@@ -151,6 +154,14 @@ class Workflow(Generic[P, T]):
         """What the log says of a call."""
         module, name = self._place()
         trees = {parameter: self._argument(parameter, value) for parameter, value in arguments.items()}
+        size = len(orjson.dumps(trees))
+        if size > _MOST:
+            message = (
+                f"the arguments of workflow {self.name} are {size:,} bytes, and they stand in the first line of its "
+                f"run's log, which has room for {_MOST:,}. Nothing was executed.\n"
+                f"Hand over a reference to what is large, such as a path."
+            )
+            raise EncodeError(message)
         return {"module": module, "name": name, "args": trees, "hash": args_hash(trees), "path": _own_path()}
 
     def _argument(self, parameter: str, value: Any) -> Any:
@@ -214,17 +225,25 @@ class Workflow(Generic[P, T]):
         for name in dict.fromkeys((*before, *now)):
             parameter = self._signature.parameters.get(name)
             default = NOTHING if parameter is None else parameter.default
-            if name not in before and default is not inspect.Parameter.empty and now[name] == encode(default):
+            if name not in before and default is not inspect.Parameter.empty and _same(now[name], encode(default)):
                 continue  # a parameter that came later, with a default
-            if before.get(name, NOTHING) != now.get(name, NOTHING):
+            if name not in before or name not in now or not _same(before[name], now[name]):
                 recorded, found = _apart(before.get(name), now.get(name))
                 lines.append(f"{name}: recorded {recorded}, now {found}")
         return lines
 
 
+def _same(before: Any, now: Any) -> bool:
+    # As their digests do: for `==`, True is 1.
+    return args_hash(before) == args_hash(now)
+
+
 def _apart(*trees: Any) -> list[str]:
     """Two values as text, from shortly before the first difference on."""
     texts = [orjson.dumps(plain(tree)).decode() for tree in trees]
+    if len(set(texts)) == 1:
+        # They differ in their types.
+        texts = [orjson.dumps(tree).decode() for tree in trees]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     start = max(0, same - _SHOWN // 4)
     return [_short(f"…{text[start:]}" if start else text) for text in texts]

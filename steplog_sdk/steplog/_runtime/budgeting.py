@@ -24,6 +24,7 @@ from steplog._kernel.codec import encode
 from steplog._kernel.identity import args_hash
 from steplog._runtime import budget_message
 from steplog._runtime.price_list import named, price, window
+from steplog._runtime.spent import provider_of, spent_of
 from steplog.errors import Interrupt, InvalidArgument
 
 if TYPE_CHECKING:
@@ -48,10 +49,6 @@ _NO_LIST: Final = (
     "run {}: its budget has max_cost, and no price list is installed. Nothing was executed.\n"
     'pip install "steplog[prices]"'
 )
-
-
-# Ends of streams before all of it was there.
-_CUT: Final = ("closed_early", "abandoned", "error")
 
 
 class Active:
@@ -186,7 +183,7 @@ class Allowance:
             self.active.busy(ticket.step, -1)
             self._look_at_clock()
             held = self._usage.reserved.get(ticket.step)
-            spent = None if outcome == "cancelled" else _spent(ticket.call, outcome, detail, held)
+            spent = None if outcome == "cancelled" else spent_of(ticket.call, outcome, detail, held)
             self._usage.end(ticket.step, spent)
             said: dict[str, Any] = {"active": self._usage.active_ms}
             return said if spent is None or not (held or any(spent)) else {**said, "spent": spent.facts()}
@@ -214,7 +211,7 @@ class Allowance:
         if not tokens or not named():
             return 0, ""
         counts = {"input": tokens - bound.output, "output": bound.output}
-        provider = _provider(call)
+        provider = provider_of(call)
         # Writing a prompt to a provider's cache costs more than reading it; for most models the list has one price.
         asked = (counts, {**counts, "cache_write": counts["input"]})
         found = [price(call.target, provider, each, datetime.now(UTC)) for each in asked]
@@ -278,7 +275,7 @@ def _bound(call: Call) -> tuple[Bound, str]:
         )
     if found.capped:
         return found, ""
-    found = of_window(found, window(call.target, _provider(call)))
+    found = of_window(found, window(call.target, provider_of(call)))
     cap = cap_name(str((call.request or {}).get("path", "")))
     return found, _NO_CAP.format(found.output, cap or _ANY_CAP)
 
@@ -288,40 +285,6 @@ def _tree(data: bytes) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         return None  # a form with files, say
-
-
-def _provider(call: Call) -> str | None:
-    return None if call.request is None else call.request.get("sdk")
-
-
-def _spent(call: Call, outcome: str, detail: dict[str, Any], held: list[int] | None) -> Charge | None:
-    """What an attempt has used; None where that is not known."""
-    if call.kind != "llm_call":
-        return Charge()
-    usage = detail.get("usage")
-    if isinstance(usage, dict) and "input" in usage:
-        told = _told(call, usage, detail.get("model"), held)
-        # The count of a stream that was left in its midst is that of its beginning; what is billed is more.
-        return Charge(*map(max, told, held)) if held and _is_cut(detail) else told
-    if outcome == "failed" and detail.get("status", 0) >= 400:
-        return Charge()  # refused by the provider, which then bills nothing
-    return None if held else Charge()
-
-
-def _told(call: Call, usage: dict[str, int], answered: Any, held: list[int] | None) -> Charge:
-    """What an answer says of its tokens, and their price."""
-    tokens = usage["input"] + usage.get("output", 0)
-    for model in filter(None, (answered, call.target)):
-        dollars = price(model, _provider(call), usage, datetime.now(UTC))
-        if dollars is not None:
-            return Charge(tokens, nanos(dollars))
-    return Charge(tokens, held[1] if held else 0)
-
-
-def _is_cut(detail: dict[str, Any]) -> bool:
-    """Whether nobody has seen the end of an answer, nor the word that says why it ended."""
-    last = (detail.get("exchanges") or [detail])[-1]
-    return last.get("end") in _CUT and "finish" not in detail
 
 
 def _today() -> str:

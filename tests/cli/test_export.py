@@ -327,3 +327,28 @@ def test_killed_at_every_call_it_is_there_whole_or_not_at_all(home, there, expor
             assert taken(invoke, exported, at).exit_code == 0
             assert invoke("verify", "r", "--home", str(at)).exit_code == 0
     assert number > 5
+
+
+def test_messages_that_were_not_taken_yet_go_along(home, there, invoke, tmp_path):
+    record(home, "r", 1)
+    store, file = FileStore(str(home)), tmp_path / "r.steplog"
+    steplog.signal("r", "go", 1, store=store)
+    sent = store.inbox("r").read()
+    invoke("export", "r", "-o", str(file))
+    assert taken(invoke, file, there).exit_code == 0
+    other = FileStore(str(there)).inbox("r")
+    assert other.read() == sent
+    steplog.signal("r", "go", 2, store=store)
+    invoke("export", "r", "-o", str(file))
+    for _ in range(2):
+        assert taken(invoke, file, there).exit_code == 0
+        assert other.read() == store.inbox("r").read() != sent
+
+
+def test_a_file_with_a_message_that_nobody_sent_is_refused(home, there, invoke, exported):
+    steplog.signal("r", "go", 1, store=FileStore(str(home)))
+    invoke("export", "r", "-o", str(exported))
+    rewritten(exported, with_manifest(lambda manifest: manifest.update(inbox=manifest["inbox"].replace("go", "no"))))
+    result = taken(invoke, exported, there)
+    assert (result.exit_code, "a message of its inbox is not what was sent" in result.stderr) == (1, True)
+    assert not there.joinpath("runs", "r").exists()

@@ -79,6 +79,24 @@ def test_a_run_that_waits_is_told_as_that_until_its_signal_is_there(suspend, inv
     assert "inbox: not taken yet: signal go" in invoke("ls").stdout
 
 
+def test_a_damaged_inbox_hides_neither_the_log_nor_the_messages_before_it(suspend, invoke, ask):
+    store = suspend()
+    for value in "12":
+        invoke("signal", "r", "go", value)
+    with open(store.inbox("r").path, "r+b") as file:
+        data = file.read()
+        file.seek(data.rindex(b"signal"))
+        file.write(b"sIgnal")
+    shown = ask("show", "r")
+    assert (shown["status"], len(shown["pending"])) == ("suspended", 1)
+    assert "line 2: this message is not what was sent" in shown["inbox_error"]["message"]
+    assert "line 2: this message is not what was sent" in " ".join(invoke("show", "r").stdout.split())
+    assert ask("ls")[0]["status"] == "suspended"
+    for words in (["r"], ["--all"]):
+        result = invoke("verify", *words)
+        assert (result.exit_code, "bad inbox: run 'r'" in result.stdout) == (1, True)
+
+
 def test_what_is_sent_is_checked(suspend, invoke):
     suspend()
     assert "is JSON, and this is not" in invoke("signal", "r", "go", "yes").stderr

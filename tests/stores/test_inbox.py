@@ -105,6 +105,20 @@ def test_a_message_that_was_changed_is_told_by_its_line(tmp_path):
         inbox.append(seal(message(3)))
 
 
+def test_a_message_whose_newline_was_changed_is_told_and_not_cut_off(tmp_path):
+    inbox = new_inbox(FileStore(tmp_path))
+    inbox.append(seal(message(0)))
+    with open(inbox.path, "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x0b")
+    before = inbox.read()
+
+    with pytest.raises(Corrupt, match="line 1"):
+        inbox.append(seal(message(1)))
+
+    assert inbox.read() == before
+
+
 def test_a_message_that_is_cut_short_counts_for_nothing(tmp_path):
     fs = FaultyFS()
     inbox = new_inbox(FileStore(tmp_path, fs=fs))

@@ -6,13 +6,12 @@ The text and the JSON of a command are two forms of these, so they cannot disagr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from steplog._cli.waits import waiting_facts
+from steplog._cli.waits import Heard, waiting_facts
 from steplog._kernel.fold import DENIED, DONE, FAILED, FINISHED, INDETERMINATE, PENDING, RUNNING, RunState, StepState
-from steplog._kernel.inbox import Message
 
 IN_DOUBT: Final = "in doubt"
 INTERRUPTED: Final = "interrupted"
@@ -29,13 +28,13 @@ REFUSED: Final = 400
 """The first status of HTTP that is an error."""
 
 
-def run_facts(state: RunState, holder: dict[str, Any] | None, messages: Sequence[Message] = ()) -> dict[str, Any]:
+def run_facts(state: RunState, holder: dict[str, Any] | None, inbox: Heard | None = None) -> dict[str, Any]:
     """The facts of a run.
 
     Args:
         state: the folded log.
         holder: who holds the run now, or None where nobody does.
-        messages: its whole inbox.
+        inbox: what others have said to it; None where that is not asked.
     """
     live = holder is not None
     status = INTERRUPTED if state.status == RUNNING and not live else state.status
@@ -67,7 +66,7 @@ def run_facts(state: RunState, holder: dict[str, Any] | None, messages: Sequence
         "error": ended.get("error"),
         "message": ended.get("message"),
         "holder": holder,
-        **waiting_facts(state, messages),
+        **waiting_facts(state, inbox or Heard()),
     }
 
 

@@ -13,7 +13,6 @@ from steplog._cli.lookup import Found, holder_of, open_run, store_at
 from steplog._cli.options import common
 from steplog._cli.output import columns, console, emit_json, fits, one_line, printable
 from steplog._kernel.fold import CLOSED_OUTCOMES
-from steplog._runtime.post import messages
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def ls(limit: int, home: Path, as_json: bool) -> None:  # noqa: FBT001 - click p
 
 def _facts(found: Found) -> dict[str, Any]:
     try:
-        return facts.run_facts(open_run(found).state, holder_of(found), messages(found.store, found.run_id))
+        return facts.run_facts(open_run(found).state, holder_of(found), waits.heard(found))
     except SteplogError as error:
         # One damaged log must not hide the others, least of all from the person who looks for it.
         return {"run": found.run_id, "status": "unreadable", "reason": type(error).__name__, "message": str(error)}

@@ -18,8 +18,6 @@ from steplog._cli.output import emit_json, with_home
 from steplog._kernel import events as ev
 from steplog._kernel.events import Event
 from steplog._kernel.fold import RunState, StepState, fold
-from steplog._kernel.inbox import Message
-from steplog._runtime.post import messages
 from steplog.errors import UnknownStep
 
 _KNOWN = frozenset(value for name, value in vars(ev).items() if name.isupper() and isinstance(value, str))
@@ -83,8 +81,8 @@ def show(
         contents = Contents(found.store.bodies, reveal=reveal)
         _show_step(shown, state, events, contents, live=live, as_json=as_json)
         return
-    sent = messages(found.store, found.run_id)
-    described = describe(state, events, holder, sent) if until is None else as_it_stood(state, events, until)
+    inbox = waits.heard(found)
+    described = describe(state, events, holder, inbox) if until is None else as_it_stood(state, events, until)
     if until is None:
         described["undo"] = undone.undone_facts(found, state)
         described["next"] += undone.next_line(described["undo"], state.run_id)
@@ -110,11 +108,12 @@ def _show_step(
 
 
 def describe(
-    state: RunState, events: Sequence[Event], holder: dict[str, Any] | None, sent: Sequence[Message] = ()
+    state: RunState, events: Sequence[Event], holder: dict[str, Any] | None, inbox: waits.Heard | None = None
 ) -> dict[str, Any]:
-    """A run with its steps, each with those inside it; `sent` is its inbox."""
+    """A run with its steps, each with those inside it; `inbox` is what others have said to it."""
     live = holder is not None
-    run = facts.run_facts(state, holder, sent)
+    run = facts.run_facts(state, holder, inbox)
+    sent = () if inbox is None else inbox.messages
     goes_on = [f"steplog resume {state.run_id}"] if waits.is_ready(state, sent) else advice.suspended_lines(state)
     strangers = [{"seq": event.seq, "type": event.type} for event in events if event.type not in _KNOWN]
     return {

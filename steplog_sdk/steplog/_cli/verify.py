@@ -1,4 +1,4 @@
-"""`steplog verify`: is the log whole, and are the bodies that it names?"""
+"""`steplog verify`: is the log whole, and are the bodies that it names, and its inbox?"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from steplog._cli.output import console, emit_json, error_facts, printable
 from steplog._kernel.events import Event
 from steplog._kernel.references import references
 from steplog._kernel.words import counted
+from steplog._runtime.post import readable
 from steplog.errors import BodyMissing, Corrupt, StoreError
 from steplog.stores.base import LogView
 
@@ -55,7 +56,7 @@ Examples:
 @click.option("--all", "everything", is_flag=True, help="Check every run of the home, and all bodies.")
 @common
 def verify(run: str | None, home: Path, *, everything: bool, as_json: bool) -> int:
-    """Check RUN's seals, its chain, and every body that it names; with --all those of every run.
+    """Check RUN's seals, its chain, every body that it names, and its inbox; with --all those of every run.
 
     With --all every body of the home is read too, whether a run names it or not. A body that `steplog prune` has
     deleted is counted, and is no fault.
@@ -74,12 +75,12 @@ def verify(run: str | None, home: Path, *, everything: bool, as_json: bool) -> i
     except Corrupt as error:
         _report_damage(found, error, as_json=as_json)
         return 1
-    gone = unreadable_bodies(found, view, {})
+    gone, inbox = unreadable_bodies(found, view, {}), readable(found.store, found.run_id)[1]
     if as_json:
-        emit_json(_facts(view, gone))
+        emit_json(_facts(view, gone, inbox))
     else:
-        _print(view, gone)
-    return 1 if gone.faults else 0
+        _print(view, gone, inbox)
+    return 1 if gone.faults or inbox is not None else 0
 
 
 def _report_damage(found: Found, error: Corrupt, *, as_json: bool) -> None:
@@ -127,14 +128,20 @@ def bodies_facts(gone: Gone) -> dict[str, Any]:
     }
 
 
-def _facts(view: LogView, gone: Gone) -> dict[str, Any]:
+def inbox_facts(inbox: StoreError | None) -> dict[str, Any]:
+    """What is to be said of an inbox."""
+    return {"inbox_error": None if inbox is None else error_facts(inbox)["error"]}
+
+
+def _facts(view: LogView, gone: Gone, inbox: StoreError | None) -> dict[str, Any]:
     return {
-        "ok": not gone.faults,
+        "ok": not gone.faults and inbox is None,
         "run": view.run_id,
         "events": len(view.events),
         "last_seal": view.events[-1].h if view.events else None,
         "bodies": len({sha256 for event in view.events for sha256 in references(event.data)}),
         "torn": view.torn,
+        **inbox_facts(inbox),
         **bodies_facts(gone),
     }
 
@@ -156,16 +163,19 @@ def print_faults(faults: list[tuple[str, str]]) -> None:
             target.print(printable(remedy))
 
 
-def _print(view: LogView, gone: Gone) -> None:
-    facts = _facts(view, gone)
+def _print(view: LogView, gone: Gone, inbox: StoreError | None) -> None:
+    facts = _facts(view, gone, inbox)
     target = console()
+    if inbox is not None:
+        target.print(f"bad inbox: {printable(str(inbox))}")
     print_faults(
         [
             (f"event {fault.event.seq}" + (f", step {fault.event.step}" if fault.event.step else ""), str(fault.error))
             for fault in gone.faults
         ]
     )
-    verdict = f"{counted(len(gone.faults), 'fault')} in" if gone.faults else "ok:"
+    faults = len(gone.faults) + (inbox is not None)
+    verdict = f"{counted(faults, 'fault')} in" if faults else "ok:"
     bodies = counted(facts["bodies"], "body", "bodies") + (f" ({len(gone.pruned)} pruned)" if gone.pruned else "")
     events = counted(facts["events"], "event")
     target.print(f"{verdict} {events}, {bodies}, last seal {facts['last_seal'] or '(none)'}")

@@ -9,8 +9,9 @@ from typing import Any
 from steplog._cli.lookup import Found, store_at
 from steplog._cli.options import chosen_home
 from steplog._cli.output import command, console, emit_json, error_facts, printable
-from steplog._cli.verify import bodies_facts, print_faults, unreadable_bodies
+from steplog._cli.verify import bodies_facts, inbox_facts, print_faults, unreadable_bodies
 from steplog._kernel.words import counted
+from steplog._runtime.post import readable
 from steplog.errors import Corrupt, StoreError
 from steplog.stores.base import BodyStore
 
@@ -60,13 +61,14 @@ def _checked(found: Found, known: dict[str, StoreError | None]) -> dict[str, Any
     except StoreError as error:
         repairable = isinstance(error, Corrupt) and error.last_good_seq is not None
         return {"run": found.run_id, "ok": False, "events": 0, "repairable": repairable, **error_facts(error)}
-    gone = unreadable_bodies(found, view, known)
+    gone, inbox = unreadable_bodies(found, view, known), readable(found.store, found.run_id)[1]
     return {
         "run": found.run_id,
-        "ok": not gone.faults,
+        "ok": not gone.faults and inbox is None,
         "events": len(view.events),
         "last_seal": view.events[-1].h if view.events else None,
         "torn": view.torn,
+        **inbox_facts(inbox),
         **bodies_facts(gone),
     }
 
@@ -78,6 +80,8 @@ def _print(facts: dict[str, Any], home: Path | None) -> None:
             target.print(f"damaged: {printable(run['error']['message'])}")
             if run["repairable"]:
                 target.print(f"  what to do: {command('repair', run['run'], home=home)}")
+        if run.get("inbox_error"):
+            target.print(f"bad inbox: {printable(run['inbox_error']['message'])}")
     print_faults(list(_bad_bodies(facts)))
     pruned = sum(run.get("pruned", 0) for run in facts["runs"])
     whole = len(facts["runs"]) - len(facts["damaged"])

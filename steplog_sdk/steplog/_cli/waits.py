@@ -5,20 +5,41 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from steplog._cli.lookup import Found
+from steplog._cli.output import error_facts
 from steplog._kernel.fold import RunState
 from steplog._kernel.inbox import Message
 from steplog._kernel.waiting import open_waits, pending, readiness, unconsumed
+from steplog._runtime.post import readable
 from steplog._runtime.told import moment
+from steplog.errors import StoreError
 
 
-def waiting_facts(state: RunState, messages: Sequence[Message]) -> dict[str, Any]:
+class Heard(NamedTuple):
+    """What others have said to a run.
+
+    Attributes:
+        messages: its inbox, as far as it can be read.
+        fault: what is wrong with the rest, or None.
+    """
+
+    messages: Sequence[Message] = ()
+    fault: StoreError | None = None
+
+
+def heard(found: Found) -> Heard:
+    """The inbox of a run. One that is damaged hides neither its log nor the messages before the damage."""
+    return Heard(*readable(found.store, found.run_id))
+
+
+def waiting_facts(state: RunState, inbox: Heard) -> dict[str, Any]:
     """The waits of a run, its messages that no one has taken or got yet, and its cancellation.
 
     Args:
         state: the folded log.
-        messages: its whole inbox.
+        inbox: its inbox.
     """
     cancel = None if state.controls is None else state.controls.cancel
     return {
@@ -29,9 +50,10 @@ def waiting_facts(state: RunState, messages: Sequence[Message]) -> dict[str, Any
         "pending": [
             {"message": each.id, "kind": each.kind, "name": each.data.get("name") or each.data.get("step")}
             | {"by": each.by, "note": each.note, "sent": each.ts}
-            for each in pending(state, messages)
+            for each in pending(state, inbox.messages)
         ],
         "signals": unconsumed(state),
+        "inbox_error": None if inbox.fault is None else error_facts(inbox.fault)["error"],
         "cancel": cancel and {"by": cancel["by"], "note": cancel["note"], "delivered": list(cancel["delivered"])},
     }
 
@@ -56,6 +78,8 @@ def lines(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     new = Counter(" ".join(filter(None, (each["kind"], each["name"]))) for each in run.get("pending") or ())
     if new:
         yield "inbox", "not taken yet: " + _counted(new)
+    if run.get("inbox_error"):
+        yield "damaged", run["inbox_error"]["message"]
     if run.get("signals"):
         yield "signals", "nobody has waited for yet: " + _counted(run["signals"])
 

@@ -79,7 +79,8 @@ def parse(data: bytes) -> Read:
         if message is not None:
             messages.append(message)
         elif line:
-            return Read(messages, size, number if whole else None)
+            # A message that is whole but for the byte behind it was sent: its newline was damaged since.
+            return Read(messages, size, number if whole or _message(line[:-1]) else None)
         size += len(line) + whole
     return Read(messages, size, None)
 

@@ -8,7 +8,7 @@ from steplog._kernel.inbox import MAX_MESSAGE, SIGNAL, Message, parse, seal
 from steplog._runtime import redaction, settings, ulid
 from steplog._runtime.commit import timestamp
 from steplog._runtime.door import PROCESS
-from steplog.errors import InvalidArgument, StoreError, UnknownRun
+from steplog.errors import Corrupt, InvalidArgument, StoreError, UnknownRun
 
 if TYPE_CHECKING:
     from steplog.stores.base import Inbox, Store
@@ -48,6 +48,21 @@ def messages(store: Store, run_id: str) -> list[Message]:
         return []
     inbox = inbox_of(store, run_id)
     return whole(inbox, run_id, inbox.read())[0]
+
+
+def readable(store: Store, run_id: str) -> tuple[list[Message], StoreError | None]:
+    """The messages to a run as far as they can be read, and what is wrong with the rest: for those who only look."""
+    if not hasattr(store, "inbox"):
+        return [], None
+    inbox = inbox_of(store, run_id)
+    try:
+        data = inbox.read()
+    except StoreError as error:
+        return [], error
+    try:
+        return whole(inbox, run_id, data)[0], None
+    except Corrupt as error:
+        return parse(data).messages, error
 
 
 def whole(inbox: Inbox, run_id: str, data: bytes) -> tuple[list[Message], int]:

@@ -2,7 +2,8 @@
 
 A zip with three members, all read by name and none ever written to the disk under it:
 
-    manifest.json   format, run id, size and SHA-256 of everything; for each body the pieces that it is made of
+    manifest.json   format, run id, size and SHA-256 of everything; for each body the pieces that it is made of; the
+                    lines of the run's inbox
     events.jsonl    the log
     pieces          the distinct pieces of all bodies, one behind the other
 
@@ -24,10 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from steplog._kernel.inbox import parse, seal
 from steplog.errors import BodyMissing
 from steplog.stores.chunks import prefixes
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, make_dirs, read_file
+from steplog.stores.inbox import damaged
 
 if TYPE_CHECKING:
     from steplog._kernel.events import Event
@@ -73,6 +76,11 @@ def export_run(store: FileStore, run_id: str, target: str, names: Names) -> Arch
     Raises:
         UnknownRun, Corrupt, StoreError: the log cannot be read, or the file not written.
     """
+    # Before the log: a message that is taken meanwhile is in both, which the log tells, and never in neither.
+    inbox = store.inbox(run_id)
+    messages = parse(inbox.read())
+    if messages.damaged is not None:
+        raise damaged(run_id, inbox.path, messages.damaged)
     view = store.read(run_id)
     log = read_log(store.path_of(run_id), run_id)[: view.end]
     pieces = _Pieces()
@@ -99,6 +107,7 @@ def export_run(store: FileStore, run_id: str, target: str, names: Names) -> Arch
         "bodies": [body if cipher is None else {**body, "sha256": None} for body in pieces.bodies],
         "missing": missing,
         "pruned": pruned,
+        "inbox": b"".join(map(seal, messages.messages)).decode(),
     }
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from steplog._kernel.inbox import Message, parse, seal
 from steplog._kernel.line import scan
 from steplog.errors import Corrupt, InvalidArgument, KeyMissing, StoreError, UnknownRun, UnsupportedFormat
 from steplog.stores.archive import FORMAT, LOG, MANIFEST, PIECES, PLACE, Archived, Names, cipher_of, read_log, write_new
@@ -25,6 +26,7 @@ from steplog.stores.bodies import SqliteBodies
 from steplog.stores.chunks import MOST
 from steplog.stores.explain import failure
 from steplog.stores.fs import FS, make_dirs
+from steplog.stores.inbox import INBOX, FileInbox
 from steplog.stores.upkeep import remember_pruned
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Imported(NamedTuple):
 def import_run(store: FileStore, source: str, names: Names) -> Imported:
     """Take a run from a file into a store. Everything is verified before anything is written.
 
-    A run that is there already with the very same log is left alone; bodies that it lacks are added.
+    A run that is there already with the very same log is left alone; bodies and messages that it lacks are added.
 
     Raises:
         InvalidArgument: the file is no run.
@@ -82,6 +84,10 @@ def import_run(store: FileStore, source: str, names: Names) -> Imported:
     if lost := {name for event in found.events for name in names(event)} - known - set(missing):
         raise members.damaged(f"its log names body {min(lost)}, which is not in it")
     archived = Archived(run_id, len(found.events), len(known), missing, os.path.getsize(source))
+    inbox = str(manifest.get("inbox", "")).encode()
+    said = parse(inbox)
+    if said.size != len(inbox):
+        raise members.damaged("a message of its inbox is not what was sent")
     present = _present(store, run_id)
     if present is not None and present != log:
         raise _refusal(store, run_id, present, log)
@@ -90,8 +96,18 @@ def import_run(store: FileStore, source: str, names: Names) -> Imported:
         if isinstance(store.bodies, SqliteBodies):
             remember_pruned(store.bodies, manifest.get("pruned", {}))
         if present is None:
-            place(store, run_id, log)
+            place(store, run_id, log, inbox)
+        else:
+            _hand_over(store.inbox(run_id), said.messages)
     return Imported(archived, present is None)
+
+
+def _hand_over(inbox: FileInbox, messages: list[Message]) -> None:
+    """Add the messages that an inbox lacks."""
+    known = {message.id for message in parse(inbox.read()).messages}
+    for message in messages:
+        if message.id not in known:
+            inbox.append(seal(message))
 
 
 def _put(store: FileStore, members: _Members, content: bytes) -> None:
@@ -123,20 +139,22 @@ def _refusal(store: FileStore, run_id: str, present: bytes, log: bytes) -> Store
     return StoreError(message, run_id=run_id, path=store.path_of(run_id))
 
 
-def place(store: FileStore, run_id: str, log: bytes) -> None:
-    """Put a whole log in place under its name: half of one would look like a run that did less."""
-    fs, path = FS(), store.path_of(run_id)
-    directory = os.path.dirname(path)
+def place(store: FileStore, run_id: str, log: bytes, inbox: bytes = b"") -> None:
+    """Put a whole log and its inbox in place under its name: half of one would look like a run that did less."""
+    files = {os.path.basename(store.path_of(run_id)): log, **({INBOX: inbox} if inbox else {})}
+    fs, directory = FS(), os.path.dirname(store.path_of(run_id))
     runs = os.path.dirname(directory)
     temporary = os.path.join(runs, f".import-{uuid.uuid4().hex[:8]}")
     try:
         make_dirs(fs, temporary)
-        write_new(fs, os.path.join(temporary, os.path.basename(path)), log)
+        for name, content in files.items():
+            write_new(fs, os.path.join(temporary, name), content)
         fs.sync_dir(temporary)
         try:
             fs.rename(temporary, directory)
         except OSError:
-            fs.unlink(os.path.join(temporary, os.path.basename(path)))
+            for name in files:
+                fs.unlink(os.path.join(temporary, name))
             fs.rmdir(temporary)
             raise
         for parent in (runs, store.home):

@@ -147,6 +147,31 @@ def test_in_an_event_loop_with_an_async_undo(plain, state_of):
     assert state_of("r").ended["undo"]["undone"] == 1
 
 
+def test_a_step_in_doubt_is_settled_before_anything_is_undone(state_of):
+    @steplog.step(undo=take_back)
+    async def slow():
+        steplog.cancel("r")
+        await asyncio.sleep(5)
+
+    async def other():
+        await asyncio.sleep(0.05)
+        send("late")
+
+    async def agent():
+        async with steplog.run("r", undo_on_cancel=True), asyncio.TaskGroup() as group:
+            send("a")
+            group.create_task(slow())
+            group.create_task(other())
+
+    error = stopped(lambda: asyncio.run(agent()))
+
+    assert DONE == ["send a"]
+    assert "steplog resolve r s_" in str(error)
+    assert error.commands[-1] == "steplog undo r"
+    state = state_of("r")
+    assert (state.status, "not known whether" in state.ended["undo"]["error"]["message"]) == ("cancelled", True)
+
+
 def test_a_workflow_has_the_same_option(state_of):
     @steplog.workflow(undo_on_cancel=True)
     def order(what):

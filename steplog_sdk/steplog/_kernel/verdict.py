@@ -13,6 +13,9 @@ DIFFERENT: Final = "different"
 ENDED: Final = frozenset({"completed", "escalated", "cancelled", "failed"})
 """How a run can have ended for good. What is suspended, or has no end because its process died, ends in the open."""
 
+STOPPED_BY: Final = frozenset({"budget", "approval", "waiting"})
+"""For these reasons a run is stopped at a step that its program asks for, and a replay at the same."""
+
 
 class Halted(NamedTuple):
     """What stopped a replay.
@@ -60,7 +63,12 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    recorded: RunState, halted: Halted | None, unplayed: Sequence[StepState], end: dict[str, Any] | None
+    recorded: RunState,
+    halted: Halted | None,
+    unplayed: Sequence[StepState],
+    end: dict[str, Any] | None,
+    *,
+    branched: bool = True,
 ) -> Judgement:
     """Compare a replay with its recording.
 
@@ -69,10 +77,14 @@ def judge(
         halted: what stopped the replay, or None.
         unplayed: recorded steps with an outcome that it did not ask for.
         end: how it ended, as data of a `run.ended` or `run.suspended`, or None where the program left no run.
+        branched: other branches of it may have been on their way to the step at which the recording stopped.
     """
     has_ended = recorded.status in ENDED
     before = recorded.ended or {}
     if halted is not None:
+        if not unplayed and not branched and halted.reason == "unrecorded" and (stop := _stop(recorded)):
+            message = f"the recorded run was stopped at {stop}, which the program does not ask for.\n{halted.message}"
+            return _differs(Divergence("unrecorded", message, halted.step))
         if not has_ended and not unplayed and (halted.reason == "unrecorded" or _same_stop(before, halted)):
             return Judgement(IDENTICAL, None, _open_end(recorded, halted))
         return _differs(Divergence(halted.reason, halted.message, halted.step))
@@ -90,6 +102,15 @@ def _differs(divergence: Divergence) -> Judgement:
 
 def _same_stop(before: dict[str, Any], halted: Halted) -> bool:
     return (before.get("reason"), before.get("step")) == (halted.reason, halted.step)
+
+
+def _stop(recorded: RunState) -> str:
+    """The step at which somebody else than the program has stopped the recorded run, in a few words, or ""."""
+    found = (recorded.ended or {}).get("step")
+    if recorded.status != "suspended" or recorded.reason not in STOPPED_BY or not found:
+        return ""
+    step = recorded.steps.get(found)
+    return f"{found if step is None else f'{step.kind} {step.target} ({found})'} ({recorded.reason})"
 
 
 def _open_end(recorded: RunState, halted: Halted) -> str:

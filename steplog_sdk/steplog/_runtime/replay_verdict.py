@@ -38,7 +38,8 @@ def judge_run(recorded: RunState, run: Run, store: ReplayStore, outside: Interru
     halted = None if interrupt is None else Halted(interrupt.reason, interrupt.step, str(interrupt))
     end = store.last[run.run_id].end
     left = unplayed(recorded, run.recorder.dispatch.seen)
-    return judge(recorded, halted, left, None if end is None else end[1])
+    branched = run.recorder.dispatch.branched
+    return judge(recorded, halted, left, None if end is None else end[1], branched=branched)
 
 
 def judge_all(

@@ -2,7 +2,8 @@
 
     python examples/bounded_agent.py            # a small refund: done at once
     python examples/bounded_agent.py 8000       # a large one: it waits for somebody, and prints how to decide
-    python examples/bounded_agent.py 8000       # after that decision: the held refund first, then the rest
+    touch approved                              # the payment service's side: from now on it takes large refunds
+    python examples/bounded_agent.py 8000       # after both: the held refund first, then the rest
 
 The model is a stand-in that reads what it is shown, as a real one would; docs/bounded.md has one that asks a provider.
 """
@@ -27,6 +28,9 @@ def model(view: str, **_limits: float) -> dict[str, Any]:  # max_output_tokens, 
     if not shown["plan"]:
         steps = [("s1", "get_order", []), ("s2", "refund", ["s1"]), ("s3", "send_mail", ["s2"])]
         return {"type": "plan", "steps": [{"id": i, "tool": t, "depends_on": d} for i, t, d in steps]}
+    failed = [step["tool"] for step in shown["plan"] if step["status"] == "failed"]
+    if failed:
+        return {"type": "final", "outcome": "cannot_complete", "text": f"This could not be done: {', '.join(failed)}."}
     todo = next((step for step in shown["plan"] if step["status"] == "pending"), None)
     if todo is None:
         return {"type": "final", "outcome": "completed", "text": "Refund issued and confirmation sent."}
@@ -48,7 +52,7 @@ def get_order(order_id: str) -> dict[str, Any]:
 
 
 def refund(order_id: str, cents: int, *, idempotency_key: str) -> dict[str, Any]:
-    if cents > NEEDS_NOBODY and not Path("approved").exists():
+    if cents > NEEDS_NOBODY and not Path("approved").exists():  # what the payment service knows
         return {"status": "needs_approval"}
     entry = f"refund {order_id} {cents} {idempotency_key}"
     if entry not in entries():  # a payment service refuses a key that it has seen
@@ -75,6 +79,8 @@ def main(cents: str = "3000") -> None:
     steplog.install(interceptors=[])
     outcome = AGENT.run(f"refund {cents} cents of ord_1004", user_id="cu_ana", run_id=f"refund-{cents}")
     print(f"{outcome.stop}: {outcome.message}")
+    if outcome.stop == "needs_approval":
+        print("  touch approved")
     for command in outcome.commands:
         print(f"  {command}")
 

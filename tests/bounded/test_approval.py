@@ -67,7 +67,19 @@ def test_two_decisions_count_as_the_first(store):
     assert (second.stop, stage.shop.effects) == ("done", [REFUND, EMAIL])
 
 
-@pytest.mark.parametrize("value", [{"approved": False, "note": "too much"}, "yes", {"approved": "yes"}])
+def test_a_bare_yes_is_an_approval_and_the_outcome_has_the_decision_to_send(store):
+    stage, first = held()
+    assert """ '{"approved": true}'""" in first.commands[0]
+    assert not any(each.endswith("JSON") for each in first.commands)
+    stage.shop.approved.add(("ord_1004", 8000))
+    decide(first, True)
+
+    second = stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1")
+
+    assert (second.stop, stage.shop.effects) == ("done", [REFUND, EMAIL])
+
+
+@pytest.mark.parametrize("value", [{"approved": False, "note": "too much"}, "yes", {"approved": "yes"}, False])
 def test_a_call_that_is_not_approved_is_not_made_and_the_model_is_told(value, store):
     stage, first = held()
     decide(first, value)
@@ -77,6 +89,30 @@ def test_a_call_that_is_not_approved_is_not_made_and_the_model_is_told(value, st
     assert stage.shop.effects == []
     assert [each["status"] for each in second.state.plan] == ["done", "failed", "pending"]
     assert "The refund was not issued." in second.message
+
+
+def test_a_model_that_claims_what_was_rejected_does_not_have_the_last_word(store):
+    plays, claim = refunding("ord_1004", 8000), "Refund issued and confirmation sent."
+
+    def claiming(view, asked):
+        if any(step["status"] == "failed" for step in view["plan"]):
+            if not any(step["status"] == "pending" for step in view["plan"]):
+                return {"type": "final", "outcome": "completed", "text": claim}
+            return {
+                "type": "tool",
+                "name": "send_status_email",
+                "args": {"order_id": "ord_1004"},
+                "plan_step": "s3",
+            }
+        return plays(view, asked)
+
+    stage = Stage(claiming)
+    decide(stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1"), {"approved": False})
+
+    second = stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1")
+
+    assert stage.shop.effects == [EMAIL]
+    assert second.message == f"{claim} The refund was not issued. The confirmation was sent."
 
 
 def test_a_saved_state_is_the_same_when_it_is_read_again(store):
@@ -167,6 +203,7 @@ def test_the_example_waits_for_a_decision_and_goes_on_with_it(tmp_path):
     example = str(ROOT / "examples/bounded_agent.py")
     waiting = run("python", example, "8000")
     assert waiting.startswith("needs_approval: This is waiting for somebody's approval. The refund was not issued.")
+    assert "touch approved\n" in waiting
     assert not (tmp_path / "ledger.txt").exists()
 
     (tmp_path / "approved").touch()

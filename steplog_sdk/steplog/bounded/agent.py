@@ -245,7 +245,10 @@ class Agent:
         if isinstance(asked, CallTool) and stop in (NEEDS_APPROVAL, UNKNOWN_OUTCOME):
             _note_held(state, asked, stop)
         state.finish(stop)
-        return Outcome(state, closing_message(state, self.tools), tuple(stopped.commands))
+        commands = tuple(stopped.commands)
+        if isinstance(asked, AwaitDecision):
+            commands = tuple(each.replace(" JSON", """ '{"approved": true}'""") for each in commands)
+        return Outcome(state, closing_message(state, self.tools), commands)
 
 
 def _note_held(state: TaskState, asked: CallTool, stop: str) -> None:
@@ -334,6 +337,8 @@ def _approval(ask: AwaitDecision) -> str:
 
 
 def _decision(value: Any) -> Decision:
+    if isinstance(value, bool):  # what whoever decides in a shell types first
+        return Decision(approved=value, note="")
     if not isinstance(value, dict) or not isinstance(value.get("approved"), bool):
         return Decision(approved=False, note=f"the decision was not understood: {value!r}")
     return Decision(approved=value["approved"], note=str(value.get("note", "")))

@@ -34,7 +34,8 @@ def closing_message(state: TaskState, tools: Mapping[str, Tool]) -> str:
     """What to tell the person for whom a task was done, whatever its stop reason: what happened, and what did not.
 
     Built from what the tools' `done` and `undone` say and from the state alone, so it claims nothing that the state
-    does not know. A final answer of the model comes first, since it was checked against the plan.
+    does not know. A final answer of the model comes first; it stands alone where it says `completed` and no planned
+    write has failed.
 
     Args:
         state: the task's.
@@ -44,7 +45,8 @@ def closing_message(state: TaskState, tools: Mapping[str, Tool]) -> str:
         return "This is still under way."
     if state.stop == DONE:
         head = state.answer or ""
-        return head if state.outcome == "completed" else " ".join([head, *_record(state, tools)])
+        failed = any(each["status"] == "failed" and tools[each["tool"]].writes for each in state.plan)
+        return " ".join([head, *_record(state, tools)]) if failed or state.outcome != "completed" else head
     return " ".join([_OPENING[state.stop], *_record(state, tools), _NEXT.get(state.stop, _HAND_OVER)])
 
 

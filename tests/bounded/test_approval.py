@@ -138,6 +138,20 @@ def test_a_call_that_a_rule_holds_is_told_like_one_that_its_tool_holds(store):
     assert stage.shop.effects == [("refund", "ord_1001", 3000), ("email", "ord_1001")]
 
 
+def test_a_held_call_that_is_rejected_is_a_result_that_the_model_reads(store):
+    rules = [steplog.Rule(id="large", action="require_approval", target="issue_refund")]
+    stage = Stage(refunding())
+    stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1", policy=rules)
+    (blocked,) = [event.step for event in store.read("t1").events if event.type == "step.blocked"]
+    steplog.reject("t1", blocked, by="ben", note="not today")
+
+    outcome = stage.agent.run(GOAL, user_id=CUSTOMER, run_id="t1", policy=rules)
+
+    assert stage.shop.effects == []
+    assert outcome.state.plan[1]["status"] == "failed"
+    assert "The refund was not issued." in outcome.message
+
+
 def test_a_call_that_a_rule_denies_is_a_result_that_the_model_reads(store):
     rules = [steplog.Rule(id="never", action="deny", target="issue_refund", reason="Refunds are off today.")]
     shown = []

@@ -179,7 +179,7 @@ class Agent:
         if isinstance(ask, AwaitDecision):
             return _decision(run.wait(_approval(ask)))
         try:
-            return _answered(plugins.record(_call(ask), lambda _ticket: self._perform(ask, state)))
+            return _answered(plugins.record(_call(ask, state), lambda _ticket: self._perform(ask, state)))
         except SteplogError as refused:
             return _refused(ask, refused)
 
@@ -191,7 +191,7 @@ class Agent:
             return await self._perform_async(ask, state)
 
         try:
-            return _answered(await plugins.record_async(_call(ask), perform))
+            return _answered(await plugins.record_async(_call(ask, state), perform))
         except SteplogError as refused:
             return _refused(ask, refused)
 
@@ -203,13 +203,15 @@ class Agent:
 
     def _perform(self, ask: AskModel | CallTool, state: TaskState) -> Json:
         began, timed_out = self._clock(), False
+        asked = self._model if isinstance(ask, AskModel) else ask.tool.fn
+        if inspect.iscoroutinefunction(asked) or inspect.iscoroutinefunction(type(asked).__call__):
+            raise _is_async(ask)
         try:
             value = self._start(ask, state)
             if inspect.isawaitable(value):
                 if inspect.iscoroutine(value):
                     value.close()
-                message = f"{_name(ask)} is async, so the task is done with `await agent.run_async(...)`."
-                raise InvalidArgument(message)  # noqa: TRY301  # beside what it is about
+                raise _is_async(ask)  # noqa: TRY301  # what has been called may have acted
             value = _checked(ask, value)
         except Exception as error:  # noqa: BLE001  # `_failed` raises again what stands for nothing
             value, timed_out = _failed(ask, error), isinstance(ask, AskModel)
@@ -285,16 +287,21 @@ def _remembering(state: TaskState) -> plugins.Call:
     return plugins.Call("local", "bounded.memory", {"user_id": state.user_id, "query": state.goal}, mode="safe")
 
 
-def _call(ask: AskModel | CallTool) -> plugins.Call:
+def _call(ask: AskModel | CallTool, state: TaskState) -> plugins.Call:
     if isinstance(ask, AskModel):
         # What the model was shown is what identifies its reply: a changed view never gets an old one.
         asked = {"view": ask.view, "max_output_tokens": ask.max_output_tokens}
         return plugins.Call("local", "bounded.model", asked, mode="safe")
-    return plugins.Call("tool_call", ask.tool.name, ask.arguments, mode=ask.tool.mode)
+    # Equal calls of two tasks for two users are different ones, whichever comes first on a resume.
+    return plugins.Call("tool_call", ask.tool.name, ask.arguments, mode=ask.tool.mode, account=state.user_id)
 
 
 def _name(ask: AskModel | CallTool) -> str:
     return "the model" if isinstance(ask, AskModel) else f"tool {ask.tool.name}"
+
+
+def _is_async(ask: AskModel | CallTool) -> InvalidArgument:
+    return InvalidArgument(f"{_name(ask)} is async, so the task is done with `await agent.run_async(...)`.")
 
 
 def _checked(ask: AskModel | CallTool, value: Any) -> Any:

@@ -209,6 +209,9 @@ class Loop:
             # A write would be taken for done that has not happened.
             self._refuse("wrong_tool", f"plan step {named} is a call of {planned['tool']}, not of {name}")
             return None
+        if planned and (first := self.state.not_done(planned["depends_on"])):
+            self._refuse("prerequisite_open", first)
+            return None
         call = {"tool": name, "arguments": arguments, "plan_step": named, "key": self._key(named)}
         return (yield from self._call(call))
 

@@ -105,6 +105,10 @@ class TaskState:
         """Ids of the plan steps that are still to be done."""
         return [each["id"] for each in self.plan if each["status"] == "pending"]
 
+    def not_done(self, ids: list[str]) -> list[str]:
+        """Those of some plan steps that are not done."""
+        return [each for each in ids if (self.planned(each) or {}).get("status") != "done"]
+
     def spend(self, seconds: float) -> None:
         """Add to the active time."""
         # Sums of binary fractions would differ by how they were reached.

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-from steplog.errors import InvalidArgument, StepFailed, SteplogError
+from steplog.errors import InvalidArgument, StepDenied, StepFailed, SteplogError, StepRateLimited, StepRejected
 
 Json = dict[str, Any]
 
@@ -15,6 +15,10 @@ SUPPLIED: Final = ("idempotency_key", "timeout", "user_id")
 
 PERMANENT: Final = frozenset({"not_found", "invalid_state", "denied", "rejected"})
 """Codes of errors that another try does not mend: the plan step has failed."""
+
+
+# What keeps a call from being made; the narrower before the wider.
+_REFUSALS: Final = ((StepRateLimited, "rate_limited"), (StepRejected, "rejected"), (StepDenied, "denied"))
 
 
 class Tool:
@@ -141,14 +145,24 @@ def result_of(value: Any) -> Json:
 
 
 def failure_of(tool: Tool, error: Exception) -> Json:
-    """The result that an exception of a tool stands for."""
-    detail = str(error)
-    if tool.writes and isinstance(error, (TimeoutError, ConnectionError)):
-        return {"status": "unknown", "code": type(error).__name__, "detail": detail}
+    """The result that an exception stands for, out of a tool or in its place."""
+    code, detail = type(error).__name__, _told(error)
+    for kind, name in _REFUSALS:
+        if isinstance(error, kind):
+            return {"status": "error", "code": name, "detail": detail}
     if isinstance(error, StepFailed):
         # The exception itself could not be rebuilt; what it was called is what the model has seen.
         return {"status": "error", "code": error.type_name or "failed", "detail": detail}
-    code = "denied" if type(error).__name__ == "StepDenied" else type(error).__name__
-    if isinstance(error, SteplogError) and code != "denied":
+    if tool.writes and isinstance(error, (TimeoutError, ConnectionError, SteplogError)):
+        # An exception that left the run would have the call made again when the run is resumed.
+        return {"status": "unknown", "code": code, "detail": detail}
+    if isinstance(error, SteplogError):
         raise error
     return {"status": "error", "code": code, "detail": detail}
+
+
+def _told(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a text that cannot be had must not cost the result
+        return f"{type(error).__name__}, which does not say what it is"

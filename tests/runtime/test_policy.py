@@ -299,3 +299,18 @@ def test_a_replay_judges_nothing():
         assert agent() == ["no", "refunded a"]
     with steplog.replay("r1"), steplog.run("r1", policy=[]):
         assert agent() == ["no", "refunded a"]
+
+
+@pytest.mark.parametrize(
+    "name, text, told",
+    [
+        ("p.toml", "[[rules]]\nid='a'\naction='deny'\nargs={day=1979-05-27}", "Write a date as its text"),
+        ("p.yaml", "rules: [{id: a, action: deny, args: {x: &q {y: *q}}}]", "a value is a text"),
+        ("p.toml", "x = " + "[" * 3000, "it is no TOML"),
+        ("p.yaml", "rules: " + "[" * 3000, "it is no YAML"),
+    ],
+)
+def test_what_no_argument_could_equal_or_is_too_deep_is_refused(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidArgument, match=told):
+        Policy.load(tmp_path / name)

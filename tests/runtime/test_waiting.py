@@ -180,6 +180,22 @@ def test_a_sleep_ends_when_it_first_said_whatever_the_program_says_on_a_resume(s
     assert program(60) == 2
 
 
+def test_a_clock_that_is_set_back_does_not_lengthen_a_sleep(store, clock):
+    def sleeper():
+        with steplog.run("r", store=store):
+            steplog.sleep(0.3)
+
+    thread = threading.Thread(target=sleeper, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 5
+    while "r" not in store.runs() or "wait.began" not in types_of(store):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    clock.advance(-60)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_sleep_until_wants_a_time_zone_and_a_time_that_has_passed_ends_at_once(store):
     with steplog.run("r", store=store):
         with pytest.raises(InvalidArgument, match="time zone"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,6 +26,9 @@ DEFAULT: Final = "default_action"
 # A step that is made to wait keeps its thread or task, and the agent's patience is not known here.
 LONGEST_WAIT: Final = 60.0
 DEFAULT_WAIT: Final = 5.0
+
+# How deep a value that an argument must have may be.
+_DEEPEST: Final = 32
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)?(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -158,8 +162,27 @@ def _run_fields(value: Any) -> str:
 
 
 def _args(value: Any) -> str:
-    good = isinstance(value, Mapping) and all(isinstance(path, str) and path for path in value)
-    return "" if good else f"is {value!r}; it is a table of arguments, such as {{ region = 'eu' }}."
+    if not isinstance(value, Mapping) or not all(isinstance(path, str) and path for path in value):
+        return f"is {value!r}; it is a table of arguments, such as {{ region = 'eu' }}."
+    for path, wanted in value.items():
+        if not _is_plain(wanted):
+            # Arguments are compared as JSON: a rule that wants anything else would never match, and deny nothing.
+            return (
+                f"wants {wanted!r} of {path}; a value is a text, a number, true or false, or a list or table of these. "
+                f'Write a date as its text, "2026-12-24".'
+            )
+    return ""
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, (list, tuple)):
+        return depth < _DEEPEST and all(_is_plain(item, depth + 1) for item in value)
+    if isinstance(value, Mapping):
+        inside = value.items()
+        return depth < _DEEPEST and all(isinstance(name, str) and _is_plain(item, depth + 1) for name, item in inside)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, (str, int))
 
 
 def _count(least: int) -> Callable[[Any], str]:

@@ -156,7 +156,7 @@ def _parsed(name: str, text: str) -> Any:
 
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"policy {name}: it is no TOML: {error}", path=name) from error
 
 
@@ -168,7 +168,7 @@ def _yaml(name: str, text: str) -> Any:
         raise InvalidArgument(message, path=name) from missing
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InvalidArgument(f"policy {name}: it is no YAML: {error}", path=name) from error
 
 

@@ -186,13 +186,15 @@ def _call(wanted: Wanted) -> Call:
 def _waited(recorder: Recorder, ticket: Ticket, wanted: Wanted) -> Steps[Any]:
     ends = yield from _begin(recorder, ticket, wanted)
     pause, quiet = _FIRST_PAUSE, _Quiet(recorder)
+    began, most = time.monotonic(), math.inf if ends is None or wanted.until is not None else (ends - _now()) / 1000
     while True:
         yield from attend(recorder, ticket)
         recorder.refuse_if_halted()
         yield from unwind_if_cancelled(recorder, ticket, begins=False)
         if wanted.signal is not None and (message := _reserve(recorder, ticket.step, wanted.signal)):
             return (yield from _consume(recorder, ticket, message))
-        left = math.inf if ends is None else (ends - _now()) / 1000
+        # A clock that is set back meanwhile must not make a number of seconds a day.
+        left = min(math.inf if ends is None else (ends - _now()) / 1000, most - (time.monotonic() - began))
         if left <= 0:
             return (yield from _ended(recorder, ticket, wanted))
         if recorder.handle.on_wait == "suspend" and left > _SHORT_SECONDS and quiet.enough(ticket):

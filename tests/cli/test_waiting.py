@@ -15,7 +15,7 @@ import pytest
 
 import steplog
 from steplog._cli import due
-from steplog._kernel.inbox import CANCEL, SIGNAL, Message
+from steplog._kernel.inbox import CANCEL, SIGNAL, Message, seal
 from steplog._kernel.waiting import readiness
 from steplog._runtime import wait as waiting
 from steplog.errors import RunStopped
@@ -95,6 +95,13 @@ def test_a_damaged_inbox_hides_neither_the_log_nor_the_messages_before_it(suspen
     for words in (["r"], ["--all"]):
         result = invoke("verify", *words)
         assert (result.exit_code, "bad inbox: run 'r'" in result.stdout) == (1, True)
+
+
+def test_messages_of_a_shape_that_no_release_sends_are_shown(suspend, invoke):
+    store = suspend()
+    for number, data in enumerate(({}, {"name": 5, "value": 1})):
+        store.inbox("r").append(seal(Message(f"m{number}", SIGNAL, data, None, None, "")))
+    assert "signal, signal 5" in invoke("show", "r").stdout
 
 
 def test_what_is_sent_is_checked(suspend, invoke):

@@ -75,7 +75,9 @@ def lines(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
         by, note = cancel["by"], cancel["note"]
         how = "delivered" if cancel["delivered"] else "not delivered yet"
         yield "cancelled", (f"by {by}" if by else "by somebody") + (f": {note}" if note else "") + f" ({how})"
-    new = Counter(" ".join(filter(None, (each["kind"], each["name"]))) for each in run.get("pending") or ())
+    new = Counter(
+        " ".join(str(word) for word in (each["kind"], each["name"]) if word) for each in run.get("pending") or ()
+    )
     if new:
         yield "inbox", "not taken yet: " + _counted(new)
     if run.get("inbox_error"):
@@ -85,4 +87,4 @@ def lines(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counts.items())
+    return ", ".join(f"{name}" if count == 1 else f"{name} ({count} times)" for name, count in counts.items())

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from steplog._cli.contents import references
 from steplog._kernel.fold import FINISHED, fold
+from steplog._kernel.references import references
 from steplog.errors import UnknownRun
 from steplog.stores.files import FileStore
 from tests.faults.programs import traced as program

@@ -12,8 +12,8 @@ import sys
 import pytest
 
 import steplog
-from steplog._cli.contents import references
 from steplog._kernel.line import Chain
+from steplog._kernel.references import references
 from steplog._runtime import settings
 from steplog.errors import StoreError
 from steplog.stores import place

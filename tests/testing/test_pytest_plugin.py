@@ -634,7 +634,9 @@ def test_check_lists_what_is_wrong(suite):
     assert suite.hits == 3
 
 
-def test_what_stopped_a_run_is_told_once(pytester):
+def test_what_stopped_a_run_is_told_once(pytester, monkeypatch):
+    # Where it is set pytest says the whole of every failure once more, in its summary.
+    monkeypatch.delenv("CI", raising=False)
     pytester.makepyfile(
         "import steplog\n"
         "def test_it():\n"

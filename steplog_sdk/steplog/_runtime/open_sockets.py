@@ -13,8 +13,12 @@ from steplog._runtime.reach import address, is_local
 
 _TABLES: Final = {"tcp": socket.AF_INET, "tcp6": socket.AF_INET6}
 # Columns of /proc/net/tcp.
+_LOCAL: Final = 1
 _REMOTE: Final = 2
+_STATE: Final = 3
 _INODE: Final = 9
+
+_LISTENING: Final = "0A"
 
 
 def held() -> frozenset[str]:
@@ -40,11 +44,17 @@ def _others(name: str, inodes: Collection[str]) -> Iterator[str]:
             rows = [line.split() for line in table][1:]
     except OSError:
         return  # a kernel without IPv6, or a sandbox that hides it
+    # What has come in at a port on which somebody listens, this process has not connected to.
+    served = {_port(row) for row in rows if row[_STATE] == _LISTENING}
     for row in rows:
-        if row[_INODE] in inodes:
+        if row[_INODE] in inodes and _port(row) not in served:
             host, port = _address(row[_REMOTE], _TABLES[name])
             if port and not is_local(host):
                 yield address(host, port)
+
+
+def _port(row: list[str]) -> str:
+    return row[_LOCAL].rpartition(":")[2]
 
 
 def _address(written: str, family: int) -> tuple[str, int]:

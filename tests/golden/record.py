@@ -1,7 +1,8 @@
 """Write a golden log: `python -m tests.golden.record NAME`, as soon as a format is released. It is never overwritten.
 
 A folder holds `program.py` as it was, `home/` (logs and bodies), `said.json` (what the program learnt in each run) and
-`state.json` (what each log folds to). With a name that ends in `-encrypted` the bodies are encrypted.
+`state.json` (what each log folds to). With a name that ends in `-encrypted` the bodies are encrypted; one that begins
+with `control-` is recorded from `control.py` instead: a policy, a budget, signals, a cancellation, an undo.
 
 A golden log names no machine: its folders, host and boot id are made up, wherever it is recorded.
 """
@@ -114,7 +115,8 @@ def write(name: str) -> None:
     folder = GOLDEN / name
     if folder.exists():
         sys.exit(f"tests/golden/{name} exists; a golden log is never written again. Choose another name.")
-    shutil.copy(GOLDEN / "program.py", _made(folder) / "program.py")
+    source = "control.py" if name.startswith("control-") else "program.py"
+    shutil.copy(GOLDEN / source, _made(folder) / "program.py")
     program = load(folder / "program.py")
     with nowhere(), keyed(name), LocalProvider(handler=answer, event_delay=0.1) as provider:
         said = program.record(folder / "home", provider.url, crash)

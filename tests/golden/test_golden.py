@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,19 @@ CONTROL = {
     *("signal.received", "signal.consumed", "wait.began", "cancel.requested", "cancel.delivered"),
     *("run.budgeted", "run.progressed"),
 }
+CONTROLLED = [name for name in PLAYED if name.startswith("control-")]
+BEFORE_CONTROL = [name for name in PLAYED if name not in CONTROLLED]
 ADDED_LATER = {"log-1": CONTROL, "log-1-bodies-1": {"log.weakened", *CONTROL}, "log-1-encrypted": CONTROL}
 CLOSED = "http://127.0.0.1:9"
+
+
+@contextmanager
+def installed(home, policy, budget):
+    steplog.install(home=home, durability="process", policy=policy, budget=budget)
+    try:
+        yield
+    finally:
+        steplog.uninstall()
 
 
 def runs_of(name: str) -> list[str]:
@@ -75,6 +87,46 @@ def test_every_run_is_replayed_whole_and_nothing_is_executed(played):
         assert not [kind for kind in added if kind.startswith("step.")], run_id
 
 
+@pytest.mark.parametrize("name", BEFORE_CONTROL)
+def test_a_log_from_before_policies_and_budgets_is_returned_under_both(name, tmp_path):
+    """Nothing that it holds is judged again: a rule that denies all, and a budget that is used up, change no answer."""
+    said = expected(name, "said")
+    shutil.copytree(GOLDEN / name / "home", tmp_path / "home")
+    nothing = [steplog.Rule(id="nothing", action="deny", kind=["tool_call", "llm_call"])]
+    with record.keyed(name):
+        program = record.load(GOLDEN / name / "program.py")
+        with installed(tmp_path / "home", nothing, steplog.Budget(max_steps=1)):
+            for run_id in program.RUNS:
+                assert json.loads(json.dumps(program.say(run_id, CLOSED))) == said[run_id], run_id
+                assert program.executed == [], run_id
+
+
+@pytest.mark.parametrize("name", BEFORE_CONTROL)
+def test_a_log_from_before_policies_and_budgets_goes_on_under_both(name, tmp_path):
+    """Cut where a tool is to begin: what it has used until there counts, and what is new is judged."""
+    home = tmp_path / "home"
+    shutil.copytree(GOLDEN / name / "home", home)
+    log = home / "runs/tools/events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    events = [json.loads(line) for line in lines]
+    cut = next(at for at, event in enumerate(events) if event["data"].get("target") == "outer")
+    log.write_bytes(b"".join(lines[:cut]))
+    used = sum(event["type"] == "step.started" for event in events[:cut])
+    anew = ["outer desk", "send inner desk", "send inner desk", "read desk", "decline thanks", "decline thanks"]
+    policy = [
+        steplog.Rule(id="new", action="allow", target=["outer", "send", "read", "decline"]),
+        steplog.Rule(id="old", action="deny", kind="tool_call"),
+    ]
+    with record.keyed(name):
+        program = record.load(GOLDEN / name / "program.py")
+        with installed(home, policy, steplog.Budget(max_steps=used)):
+            assert program.say("tools", CLOSED)["stopped"] == "budget"
+            assert program.executed == []
+        with installed(home, policy, steplog.Budget(max_steps=used + len(anew))):
+            assert json.loads(json.dumps(program.say("tools", CLOSED))) == expected(name, "said")["tools"]
+            assert program.executed == anew
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_log_folds_to_the_state_that_was_kept(name, tmp_path):
     shutil.copytree(GOLDEN / name / "home", tmp_path / "home")
@@ -105,7 +157,22 @@ def test_every_log_is_verified_by_the_command_line(name, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_a_log_of_control_holds_every_event_of_control(name):
+    lines = [
+        json.loads(line) for file in (GOLDEN / name).rglob("events.jsonl") for line in file.read_bytes().splitlines()
+    ]
+    judged = [line["data"].get("judged", {}) for line in lines if line["type"] == "step.started"]
+    ended = {line["data"]["outcome"] for line in lines if line["type"] == "run.ended"}
+
+    assert {line["type"] for line in lines} >= CONTROL
+    assert {key for each in judged for key in each} == {"policy", "approval", "budget"}
+    assert any("tokens" in each.get("budget", {}) for each in judged)
+    assert ended == {"completed", "cancelled"}
+    assert any(run.endswith(".undo") for run in runs_of(name))
+
+
+@pytest.mark.parametrize("name", BEFORE_CONTROL)
 def test_a_log_holds_every_type_of_event_and_every_kind_of_step(name):
     from steplog._kernel import events as ev
 

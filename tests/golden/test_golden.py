@@ -172,6 +172,16 @@ def test_a_log_of_control_holds_every_event_of_control(name):
     assert any(run.endswith(".undo") for run in runs_of(name))
 
 
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_a_signal_of_a_log_of_control_belongs_to_its_wait(name, tmp_path):
+    shutil.copytree(GOLDEN / name / "home", tmp_path / "home")
+    state = fold(FileStore(tmp_path / "home").read("cancelled").events)
+
+    assert state.controls is not None
+    owners = [state.steps[signal["step"]].target for signal in state.controls.signals.values()]
+    assert owners == ["wait go"]
+
+
 @pytest.mark.parametrize("name", BEFORE_CONTROL)
 def test_a_log_holds_every_type_of_event_and_every_kind_of_step(name):
     from steplog._kernel import events as ev

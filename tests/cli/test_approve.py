@@ -68,3 +68,21 @@ def test_a_step_has_to_be_named_where_none_waits(held, invoke):
     assert "say which step" in done.stderr
     assert "does not wait for approval, it is done" not in invoke("approve", "r1", "1").stdout
     assert invoke("approve", "r1", "s_none").exit_code == 1
+
+
+def test_a_run_that_a_rejection_has_ended_is_not_to_be_resumed_as_it_is(held, invoke, ask):
+    invoke("reject", "r1", "--by", "ann")
+    with pytest.raises(steplog.StepRejected), steplog.run("r1", policy=RULES):
+        steplog.step("now", lambda: 1)
+        refund("a")
+    told = "steplog show r1 2    (denied on every resume, until the program catches StepDenied)"
+    assert ask("show", "r1")["next"] == [told]
+    why = ask("why", "r1")
+    assert why["next"] == [told]
+    assert why["do"].startswith("nothing by resuming alone: #2 refund was denied")
+    assert "steplog resume" not in invoke("why", "r1").stdout
+    with steplog.run("r1", policy=RULES):
+        steplog.step("now", lambda: 1)
+        with pytest.raises(steplog.StepRejected):
+            refund("a")
+    assert ask("show", "r1")["status"] == "completed"

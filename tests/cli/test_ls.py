@@ -33,7 +33,14 @@ def test_a_line_has_the_facts_of_a_run(home, invoke, ask):
     assert facts["tokens"] == {"input": 1204, "output": 88}
     assert facts["seconds"] == 8
     line = invoke("ls").stdout.splitlines()[1]
-    for words in ("refund-1001", "interrupted", "3/4", "1,204 in, 88 out", "8.0 s", "refund the damaged item"):
+    for words in (
+        "refund-1001",
+        "interrupted (1 step in doubt)",
+        "3/4",
+        "1,204 in, 88 out",
+        "8.0 s",
+        "refund the damaged item",
+    ):
         assert words in line
 
 

@@ -68,6 +68,12 @@ def test_a_run_that_waits_is_told_as_that_until_its_signal_is_there(suspend, inv
     assert "suspended (waiting)" in text
     assert "for signal go until 20" in text
     assert "next: steplog signal r go JSON" in text
+    commands = ["steplog signal r go JSON", "steplog resume r"]
+    assert ask("show", "r")["next"] == commands
+    assert ask("why", "r")["next"] == commands
+    why = invoke("why", "r").stdout
+    assert "run r waits for signal go" in why
+    assert "it goes on by" not in why
     assert "waits: for signal go until" in invoke("ls").stdout
     said = invoke("signal", "r", "go", '{"a": 1}', "--by", "ann").stdout
     assert "no process holds the run" in said
@@ -234,6 +240,9 @@ def test_all_starts_what_was_killed_and_leaves_what_needs_a_person(home, invoke,
     assert started == []
     assert invoke("resume", "--all").exit_code == 0
     assert sorted(started) == [("killed", "it was interrupted"), ("stopped", "it was interrupted")]
+    told = invoke("resume", "--all").stderr
+    assert "run doubt: a step is in doubt; left out: steplog resolve doubt s_" in told
+    assert "failed" not in told.replace("--failed", "")
     # What cannot be read hides none of the others.
     (home / "runs/killed/events.jsonl").write_text("damaged\n")
     done = invoke("resume", "--all")

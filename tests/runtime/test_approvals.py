@@ -210,7 +210,8 @@ def test_with_on_block_wait_only_that_branch_waits():
             held = asyncio.create_task(pay("a"))
             assert await pay("b") == "paid b"
             (step,) = await asyncio.to_thread(held_by, run)
-            await asyncio.to_thread(steplog.approve, "r1", step, by="ann")
+            made = await asyncio.to_thread(steplog.approve, "r1", step, by="ann")
+            assert made.message.endswith("is approved by ann. The process that holds the run goes on by itself.")
             return await held
 
     assert asyncio.run(asyncio.wait_for(main(), 20)) == "paid a"

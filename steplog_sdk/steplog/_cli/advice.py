@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from steplog._cli import facts
-from steplog._kernel.fold import BLOCKED, CLOSED_OUTCOMES, FAILED, RunState, StepState
+from steplog._kernel.fold import BLOCKED, CLOSED_OUTCOMES, DENIED, FAILED, RunState, StepState
 
 
 def next_lines(state: RunState, commands: Sequence[str] = ()) -> list[str]:
@@ -18,6 +18,9 @@ def next_lines(state: RunState, commands: Sequence[str] = ()) -> list[str]:
         commands: what the interrupt that has just stopped it says.
     """
     acting = [line for line in commands if not line.startswith(("steplog show ", f"steplog resume {state.run_id}"))]
+    signals = [line for line in acting if line.startswith("steplog signal ")]
+    if signals:  # a signal is taken by the run when it is resumed
+        return [*signals, f"steplog resume {state.run_id}"]
     if acting:
         return acting[:1]
     if state.completed_once:
@@ -32,6 +35,10 @@ def next_lines(state: RunState, commands: Sequence[str] = ()) -> list[str]:
     final = lasting_failure(state)
     if final is not None:
         return [f"steplog resolve {state.run_id} {final.id} --retry    (or --done JSON)"]
+    denied = lasting_denial(state)
+    if denied is not None:
+        shown = f"steplog show {state.run_id} {_number(state, denied)}"
+        return [f"{shown}    (denied on every resume, until the program catches StepDenied)"]
     resuming = (line for line in commands if line.startswith("steplog resume "))
     return [next(resuming, f"steplog resume {state.run_id}")]
 
@@ -102,6 +109,12 @@ def to_do(state: RunState, *, live: bool) -> str:
         final = lasting_failure(state)
         if final is not None:
             return f"decide on {_named(state, final)}: its failure is returned for ever"
+        denied = lasting_denial(state)
+        if denied is not None:
+            return (
+                f"nothing by resuming alone: {_named(state, denied)} was denied, which every resume raises again. "
+                "Let the program catch StepDenied (StepRejected is one) and resume it, or begin a new run"
+            )
         return "mend what failed, then let it go on"
     step = state.steps.get((state.ended or {}).get("step") or "")
     if state.reason == "approval" and step is not None and _is_decided(state, step.id):
@@ -111,8 +124,11 @@ def to_do(state: RunState, *, live: bool) -> str:
 
 
 def _named(state: RunState, step: StepState) -> str:
-    number = next((place for place, each in enumerate(state.steps, 1) if each == step.id), 0)
-    return f"#{number} {step.target}"
+    return f"#{_number(state, step)} {step.target}"
+
+
+def _number(state: RunState, step: StepState) -> int:
+    return next((place for place, each in enumerate(state.steps, 1) if each == step.id), 0)
 
 
 def lasting_failure(state: RunState) -> StepState | None:
@@ -121,11 +137,20 @@ def lasting_failure(state: RunState) -> StepState | None:
     A failure that the program handled is returned for ever too, and did not end the run. So it counts only where the
     run's error, or one that this came from, tells of it.
     """
+    return _lasting(state, FAILED)
+
+
+def lasting_denial(state: RunState) -> StepState | None:
+    """The same for a step that a person, the time or a rule has denied; no command lets that one run."""
+    return _lasting(state, DENIED)
+
+
+def _lasting(state: RunState, status: str) -> StepState | None:
     ended = state.ended or {}
     if state.status != "failed" or state.retry.intersection(ended.get("retry") or ()):
         return None
     told = list(_told(ended))
-    lasting = [step for step in state.steps.values() if step.status == FAILED and step.id not in state.retry]
+    lasting = [step for step in state.steps.values() if step.status == status and step.id not in state.retry]
     lasting.sort(key=lambda step: step.finished_seq or 0, reverse=True)
     return next((step for step in lasting if any(_tells_of(error, step) for error in told)), None)
 

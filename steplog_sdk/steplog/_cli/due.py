@@ -20,7 +20,7 @@ import orjson
 from steplog._cli import facts
 from steplog._cli import program as programs
 from steplog._cli.lookup import Found, holder_of, open_run, store_at
-from steplog._cli.output import emit_json, printable, say
+from steplog._cli.output import emit_json, printable, say, with_home
 from steplog._cli.run import FAILED, STOPPED
 from steplog._kernel import events as ev
 from steplog._kernel.fold import CLOSED_OUTCOMES, RUNNING, RunState
@@ -45,7 +45,7 @@ class Report(NamedTuple):
     Attributes:
         run: its id.
         why: why it could go on.
-        status: what became of it; `not started` where it could not be.
+        status: what became of it; `not started` where it could not be, `left out` where a person comes first.
         message: why it was not started, or what it needs now.
         code: exit code for this run: 0, 1 or 75.
     """
@@ -87,13 +87,30 @@ def _take_up(found: Found, named_home: Path | None, *, interrupted: bool, as_jso
     try:
         why = _why(found, interrupted=interrupted)
         if why is None:
-            return None
+            return _left_out(found, named_home) if interrupted else None
         with _alone(found) as alone:
             # Another one may have started it, and be through, since it was looked at.
             why = _why(found, interrupted=interrupted) if alone else None
             return None if why is None else _start(found, named_home, why, as_json=as_json)
     except SteplogError as error:
         return Report(found.run_id, "it cannot be read", "not started", str(error).partition("\n")[0], FAILED)
+
+
+def _left_out(found: Found, named_home: Path | None) -> Report | None:
+    """What to settle first, where a run was interrupted and cannot go on because of a step in doubt."""
+    if _has_ended(found, silent=True) or holder_of(found) is not None:
+        return None
+    state = open_run(found).state
+    doubted = _doubted(state)
+    if not doubted or state.status not in (RUNNING, "suspended") or state.reason == "drift":
+        return None
+    lines = [with_home(f"steplog resolve {found.run_id} {step}", named_home) for step in doubted]
+    choice = "(with --done JSON, --retry, --failed MESSAGE or --unknown)"
+    return Report(found.run_id, "a step is in doubt", "left out", f"{'; '.join(lines)} {choice}", 0)
+
+
+def _doubted(state: RunState) -> list[str]:
+    return [step.id for step in state.steps.values() if facts.step_status(step, live=False) == facts.IN_DOUBT]
 
 
 def _why(found: Found, *, interrupted: bool) -> str | None:
@@ -113,8 +130,7 @@ def _ready(state: RunState, sent: list[Message], *, interrupted: bool) -> str | 
         return ready.why
     if not interrupted or not (state.status == RUNNING or state.reason == INTERRUPTED):
         return None
-    doubted = any(facts.step_status(step, live=False) == facts.IN_DOUBT for step in state.steps.values())
-    return None if doubted else "it was interrupted"
+    return None if _doubted(state) else "it was interrupted"
 
 
 def _has_ended(found: Found, *, silent: bool) -> bool:

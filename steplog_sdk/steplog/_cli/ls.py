@@ -13,6 +13,7 @@ from steplog._cli.lookup import Found, holder_of, open_run, store_at
 from steplog._cli.options import common
 from steplog._cli.output import columns, console, emit_json, fits, one_line, printable
 from steplog._kernel.fold import CLOSED_OUTCOMES
+from steplog._kernel.words import counted
 from steplog.errors import SteplogError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _cells(row: dict[str, Any]) -> list[Text]:
 
     return [
         Text(row["run"], style="bold"),
-        Text(status_words(row), style=STATUS_STYLE.get(row["status"], "")),
+        Text(_marked(row), style=STATUS_STYLE.get(row["status"], "")),
         Text(steps(row)),
         Text(facts.tokens(row.get("tokens"))),
         Text(when(row.get("started"))),
@@ -116,6 +117,14 @@ def why(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "why", row["message"]
     if row["status"] not in CLOSED_OUTCOMES:
         yield from waits.lines(row)
+
+
+def _marked(row: dict[str, Any]) -> str:
+    """The status, and for an interrupted run that a step in doubt keeps from going on, also that."""
+    doubted = (row.get("steps") or {}).get(facts.IN_DOUBT, 0)
+    if not doubted or row["status"] != facts.INTERRUPTED:
+        return status_words(row)
+    return f"{facts.INTERRUPTED} ({counted(doubted, 'step')} in doubt)"
 
 
 def status_words(row: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from steplog._cli import facts
 from steplog._cli.ls import STATUS_STYLE, status_words, steps
 from steplog._cli.output import console, one_line, printable
+from steplog._kernel.waiting import WAITING
 from steplog._kernel.words import counted
 
 _WIDTH = 116
@@ -48,7 +49,10 @@ def _print_error(described: dict[str, Any], target: Any) -> None:
         return
     target.print()
     if described["reason"] != "drift":
-        target.print(Text(f"  {one_line(described['error'], 220)}", style="red"))
+        told = described["error"]
+        if described["reason"] == WAITING:
+            told = told.partition("\n")[0]  # the commands that follow stand above
+        target.print(Text(f"  {one_line(told, 220)}", style="red"))
         return
     # Its first difference is what it is about, and it is 25 lines at most. What to do stands above.
     told = described["error"].partition("\nIt was not executed")[0]

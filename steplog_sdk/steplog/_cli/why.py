@@ -141,4 +141,5 @@ def _next(state: RunState, rows: list[Finding], analysis: Analysis, *, live: boo
     lines = [] if live else advice.suspended_lines(state)
     first = analysis.measures.first_error
     shown = rows[0].steps[-1:] if rows else [] if first is None else [first.number]
-    return [*lines, *(command("show", state.run_id, str(number)) for number in shown)]
+    looking = (command("show", state.run_id, str(number)) for number in shown)
+    return [*lines, *(look for look in looking if not any(line.partition("    ")[0] == look for line in lines))]

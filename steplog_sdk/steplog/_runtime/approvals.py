@@ -144,7 +144,7 @@ def _decide(kind: str, run_id: str, step: str, by: str | None, note: str | None,
     # Another one may have been faster, or the run may have taken it by now.
     state = folded(where.read(run_id))
     after = standing(state, found.id, post.messages(where, run_id), now())
-    return _told(state, found, after, counted=after.message == sent.id)
+    return _told(state, found, after, counted=after.message == sent.id, held=post.is_held(where, run_id))
 
 
 def step_named(state: RunState, name: str) -> StepState:
@@ -161,12 +161,14 @@ def step_named(state: RunState, name: str) -> StepState:
     raise UnknownStep(text, run_id=state.run_id, step=name)
 
 
-def _told(state: RunState, step: StepState, found: Standing, *, counted: bool) -> Decision:
+def _told(state: RunState, step: StepState, found: Standing, *, counted: bool, held: bool = False) -> Decision:
     by = f" by {found.by}" if found.by else ""
     what = f"{step.kind} {step.target} ({step.id})"
-    resume = f"Go on: steplog resume {state.run_id}"
     if counted:
-        text = f"{what} is {found.what}{by}. {resume}"
+        goes_on = (
+            "The process that holds the run goes on by itself" if held else f"Go on: steplog resume {state.run_id}"
+        )
+        text = f"{what} is {found.what}{by}. {goes_on}" + ("." if held else "")
     elif found.what in (APPROVED, REJECTED):
         text = f"{what} was {found.what}{by} before, which counts. Nothing was changed."
     else:

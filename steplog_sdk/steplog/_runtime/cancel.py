@@ -15,7 +15,7 @@ from steplog._runtime.drive import run as drive
 from steplog._runtime.journal import Journal
 from steplog._runtime.mail import Mail
 from steplog._runtime.pack import Sink
-from steplog._runtime.post import chosen, inbox_of, send
+from steplog._runtime.post import chosen, inbox_of, is_held, send
 from steplog.errors import RunBusy
 from steplog.stores.base import folded
 
@@ -61,18 +61,11 @@ def cancel(
         return OVER
     send(where, run_id, CANCEL, {}, by=by, note=note)
     if not now and has_effects(state):
-        return SENT if _is_held(where, run_id) else PENDING
+        return SENT if is_held(where, run_id) else PENDING
     try:
         return _end(where, run_id, now=now)
     except RunBusy:
         return SENT
-
-
-def _is_held(store: Store, run_id: str) -> bool:
-    if run_id in PROCESS.runs:
-        return True
-    holder = getattr(store, "holder", None)
-    return holder is not None and holder(run_id) is not None
 
 
 def _end(store: Store, run_id: str, *, now: bool) -> Outcome:

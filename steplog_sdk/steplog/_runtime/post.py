@@ -37,6 +37,14 @@ def inbox_of(store: Store, run_id: str) -> Inbox:
     return inbox
 
 
+def is_held(store: Store, run_id: str) -> bool:
+    """Whether a process is at work on a run, as far as the store can tell."""
+    if run_id in PROCESS.runs:
+        return True
+    holder = getattr(store, "holder", None)
+    return holder is not None and holder(run_id) is not None
+
+
 def messages(store: Store, run_id: str) -> list[Message]:
     """All messages to a run, in order, whether or not the run has taken them. Empty where its store has no inbox.
 

@@ -80,6 +80,17 @@ def test_without_an_id_every_call_is_a_run_of_its_own():
     assert DONE == ["a", "a"]
 
 
+def test_the_difference_of_other_arguments_shows_no_secret():
+    one, other = ("sk-ant-api03-" + letter * 40 for letter in "ab")
+    refund.run("r", Order(one))
+
+    with pytest.raises(InvalidArgument, match="other arguments") as caught:
+        refund.run("r", Order(other))
+
+    assert one not in str(caught.value)
+    assert other not in str(caught.value)
+
+
 def test_other_arguments_are_refused_with_the_difference_before_the_run_is_taken(state_of):
     refund.run("r", Order("a"))
     before = state_of("r").seq

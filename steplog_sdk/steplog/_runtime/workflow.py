@@ -21,11 +21,12 @@ from steplog._kernel.codec import Classes, decode, encode
 from steplog._kernel.fold import CLOSED_OUTCOMES, RunState
 from steplog._kernel.identity import args_hash
 from steplog._kernel.plain import plain
-from steplog._runtime import origin
+from steplog._runtime import origin, settings
 from steplog._runtime.door import PROCESS
 from steplog._runtime.ending import NOTHING
 from steplog._runtime.outcome import ANYWHERE
 from steplog._runtime.pack import value_tree
+from steplog._runtime.redaction import redactor
 from steplog._runtime.run import Run, run
 from steplog._runtime.step import Tool
 from steplog.errors import BodyMissing, DecodeError, EncodeError, InvalidArgument, KeyMissing, UnknownRun
@@ -221,14 +222,18 @@ class Workflow(Generic[P, T]):
 
     def _differences(self, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         lines = []
-        now = orjson.loads(orjson.dumps(now))
+        written = orjson.dumps(now)
+        now = orjson.loads(written)
+        # The message may end up in anybody's logs, so it shows of a secret what the run's own log would.
+        redact = (PROCESS.settings or settings.resolve()).redact
+        shown = orjson.loads(redactor(redact).redact(written)[0])
         for name in dict.fromkeys((*before, *now)):
             parameter = self._signature.parameters.get(name)
             default = NOTHING if parameter is None else parameter.default
             if name not in before and default is not inspect.Parameter.empty and _same(now[name], encode(default)):
                 continue  # a parameter that came later, with a default
             if name not in before or name not in now or not _same(before[name], now[name]):
-                recorded, found = _apart(before.get(name), now.get(name))
+                recorded, found = _apart(before.get(name), shown.get(name))
                 lines.append(f"{name}: recorded {recorded}, now {found}")
         return lines
 

@@ -241,3 +241,15 @@ def test_a_killed_undo_goes_on_where_it_was_by_command(tmp_path, home):
     refused = CliRunner().invoke(cli, ["undo", "r", "--home", str(home)])
     assert refused.exit_code == 1
     assert "would start its work" in refused.output + refused.stderr
+
+
+def test_a_tool_is_not_undone_by_the_undo_of_a_function_that_is_called_like_it(state_of):
+    @steplog.step(name="send")
+    def other(text):
+        return text
+
+    with steplog.run("r"):
+        other("hello")
+    undone = steplog.undo("r")
+
+    assert (undone.undone, len(undone.left)) == ((), 1)

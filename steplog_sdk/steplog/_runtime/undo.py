@@ -168,8 +168,10 @@ def _finished(step: StepState) -> int:
 def _find(step: StepState) -> tuple[Tool, Callable[..., Any]] | None:
     for tool, undo_it in reversed(_known.get(step.target, [])):
         modules = {step.module, tool.module}
-        # A name of the author's own has no module; a script's functions are in another one when it is imported.
-        if tool.kind == step.kind and (len(modules) == 1 or modules & {None, *_MAIN}):
+        # A name of the author's own has no module, and is not that of a function which happens to be called like it. A
+        # script's functions are in another module when it is imported.
+        same = len(modules) == 1 or (None not in modules and bool(modules & {*_MAIN}))
+        if tool.kind == step.kind and same:
             return tool, undo_it
     return None
 
